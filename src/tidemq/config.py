@@ -302,7 +302,8 @@ class Config(BaseModel):
     cluster_certificate: str = ""
     cluster_key: str = ""
     cluster_ack: Literal["one", "two"] = "two"  # copies before a message is acknowledged
-    cluster_degraded: Literal["acknowledge"] = "acknowledge"  # what becomes of one without a second
+    # what becomes of one without a second
+    cluster_degraded: Literal["acknowledge", "refuse"] = "acknowledge"
     cluster_skew_s_max: Annotated[StrictFloat, Field(gt=0, le=3600)] = 5.0  # between clocks of nodes
     # whose members a message of a shared group goes to: all alike, or those here as long as any is online
     cluster_shared: Literal["all", "here"] = "all"

@@ -225,10 +225,10 @@ def test_promises_wait_for_the_disk_and_a_copy_and_are_kept_in_order() -> None:
     promises.copied(2)
     assert promises.take(0.1) == []
     promises.durable(3)
-    assert promises.take(0.1) == [Kept(1, True, False), Kept(2, True, False)]
+    assert promises.take(0.1) == [Kept(1, False, False), Kept(2, False, False)]
     assert promises.take(DEGRADED_S - 0.1) == []
     promises.copied(3)
-    assert promises.take(0.2) == [Kept(3, True, False)]
+    assert promises.take(0.2) == [Kept(3, False, False)]
 
 
 @pytest.mark.parametrize(("degraded", "refused"), [("acknowledge", False), ("refuse", True)])
@@ -236,15 +236,15 @@ def test_without_a_copy_it_is_said_after_a_while(degraded: Any, refused: bool) -
     promises = Promises("two", degraded)
     promises.begin(1, 0.0)
     promises.durable(1)
-    assert promises.take(DEGRADED_S) == [Kept(1, False, refused)]
+    assert promises.take(DEGRADED_S) == [Kept(1, True, refused)]
     assert promises.is_degraded
     promises.begin(2, DEGRADED_S)
     promises.durable(2)
-    assert promises.take(DEGRADED_S) == [Kept(2, False, refused)]  # at once: nobody waits again and again
+    assert promises.take(DEGRADED_S) == [Kept(2, True, refused)]  # at once: nobody waits again and again
     promises.begin(3, DEGRADED_S)
     promises.durable(3)
     promises.copied(3)
-    assert promises.take(DEGRADED_S) == [Kept(3, True, False)]
+    assert promises.take(DEGRADED_S) == [Kept(3, False, False)]
     assert not promises.is_degraded
 
 

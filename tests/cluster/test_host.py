@@ -20,6 +20,7 @@ from tidemq.broker import Broker
 from tidemq.client import Client, PublishError
 from tidemq.cluster.host import ClusterHost
 from tidemq.config import Config
+from tidemq.store import Store
 
 SUSPECT_S = 10.0  # tests run beside others, and a node that is slow is not dead
 
@@ -37,7 +38,7 @@ class Cluster:
         self.hosts: dict[str, ClusterHost] = {}
         self._addresses: list[str] = []
 
-    async def start(self, name: str, **more: Any) -> Broker:
+    async def start(self, name: str, *, store: Store | None = None, **more: Any) -> Broker:
         settings: dict[str, Any] = {
             "port": 0,
             "host": "127.0.0.1",
@@ -53,7 +54,7 @@ class Cluster:
         }
         config = Config(**{**settings, **more})
         host = ClusterHost(config)
-        broker = Broker(config, cluster=host)
+        broker = Broker(config, cluster=host, store=store)
         await self._stack.enter_async_context(broker)
         self.nodes[name], self.hosts[name] = broker, host
         assert host.keeper is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 CLUSTER_COUNTERS = (
     "cluster_acknowledged_degraded",
+    "cluster_unacknowledged_degraded",
     "cluster_added_after_removal",
     "cluster_added_twice",
     "cluster_end_void",

@@ -209,6 +209,7 @@ class Exchange:
     def _hear_beat(self, _source: int, body: bytes) -> list[Record]:
         beat = parse_heartbeat(body)
         self.node.hear(beat, self._now)
+        self._promises.copied(beat.applied.get(self.node.incarnation, 0))  # also where it came by a snapshot
         self._links.meet(beat.incarnation, beat.address)
         self._links.greet(beat.incarnation)
         for line in beat.addresses.splitlines()[:MEMBERS_MAX]:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemq.cluster.connections import copies_of, unreached
 from tidemq.cluster.counters import CLUSTER_COUNTERS
+from tidemq.cluster.exchange import BEAT
+from tidemq.cluster.heartbeats import Heartbeats
 from tidemq.cluster.keeping import ClusterKeeper, Identity
 from tidemq.cluster.neighbours import KINDS, Neighbours
 from tidemq.cluster.transport.server import NatsServer, ServerSettings
@@ -53,6 +57,7 @@ class ClusterHost:
         self._neighbours: Neighbours | None = None
         self._addresses: dict[int, str] = {}
         self._others: list[str] = []  # where other nodes may be reached
+        self._heartbeats: Heartbeats | None = None
         self._troubles = Troubles()  # of what is reached at an address
 
     # --- as the broker calls it --------------------------------------------------------------------
@@ -99,6 +104,9 @@ class ClusterHost:
         self._neighbours = Neighbours(
             NodeAccess(engine, prefers_own=self._config.cluster_shared == "here"), self.send
         )
+        beat = partial(self._transport.broadcast, BEAT)
+        self._heartbeats = Heartbeats(beat, lambda: -math.inf if keeper.died else keeper.times.seen_s)
+        self._heartbeats.start()
         self._others = [each for each in config.cluster_join if each != own.address]
         self._transport.join(self._others)
         self._transport.start()
@@ -136,6 +144,8 @@ class ClusterHost:
 
     def close(self) -> None:
         """As in `Clustering`."""
+        if self._heartbeats is not None:
+            self._heartbeats.close()
         if self._neighbours is not None:
             self._neighbours.close()
         if self._transport is not None:
@@ -205,7 +215,11 @@ class ClusterHost:
 
     def broadcast(self, kind: str, body: bytes) -> None:
         """As in `Links`."""
-        if self._transport is not None:
+        if self._transport is None:
+            return
+        if kind == BEAT and self._heartbeats is not None:
+            self._heartbeats.say(body)
+        else:
             self._transport.broadcast(kind, body)
 
     def copy(self, to: int, records: Sequence[tuple[int, bytes]]) -> None:

@@ -7,6 +7,7 @@ did is written between two pieces of work.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import struct
 import time
@@ -18,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from tidemq.broker.durability.keeper import RETRY_S, Keeper
 from tidemq.broker.durability.queue_rows import ID, IDLE
-from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR
+from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
 from tidemq.cluster import operations as ops
 from tidemq.cluster.conversion import Conversion, as_stamp
-from tidemq.cluster.exchange import RECORDS, Exchange
+from tidemq.cluster.exchange import BEAT, RECORDS, Exchange
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import SUSPECT_S, Heartbeat
@@ -30,6 +31,7 @@ from tidemq.cluster.node import Node
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, Stamp
 from tidemq.cluster.promises import Acks, Degraded, Promises
 from tidemq.cluster.records import FORMAT, Record
+from tidemq.cluster.refusal import Refusal
 from tidemq.cluster.rows import Entry
 from tidemq.cluster.shared_queues import SharedQueues
 from tidemq.cluster.snapshots import UNFINISHED, Giver, Taker, removal
@@ -87,11 +89,12 @@ class ClusterKeeper(Keeper):
             raise ClusterError("a node of a cluster needs durability sync: what it has told others stays so")
         self._identity = identity
         self._links = links
-        self._came: deque[tuple[str, int, Any]] = deque()  # from any thread: kind, whose, body
+        self._came: deque[tuple[str, int, Any, float]] = deque()  # from any thread: kind, whose, body, when
         self._copies: deque[tuple[bool, int, int]] = deque()  # likewise: whether there or lost, whose, number
         self._left_operations: list[Operation] = []  # of batches that failed, to go before the next
         self._answers: deque[_Owed] = deque()
         self._kept = 0  # the last record whose promises are kept
+        self._refusal = Refusal(self.counts)
         self._applied: list[Record] = []  # since the last batch
         self._taker: Taker | None = None  # while a snapshot is taken
         self._numbers = 0  # of queues, until the engine gives them
@@ -169,6 +172,7 @@ class ClusterKeeper(Keeper):
         who = (identity.cluster, FORMAT, identity.name, incarnation, boot, nonce, identity.address)
         own = Heartbeat(*who, 0, 0, 0, {})
         self.node = Node(self.rows, own, clock, suspect_s=identity.suspect_s)
+        self.node.members.unread_since = lambda: self._came[0][3] if self._came else math.inf
         self.promises = Promises(identity.acks, identity.degraded, degraded_s=identity.suspect_s)
         self.conversion = Conversion(
             self.rows, incarnation, self.node.stamp, clock.raise_to, self.node.moving
@@ -240,6 +244,7 @@ class ClusterKeeper(Keeper):
 
     def _take_work(self) -> StoreWork | None:
         while not self.promises.may_begin:
+            self.times.step()
             self._hear_of_copies()
             self._settle()
             time.sleep(PAUSE_S)
@@ -335,12 +340,17 @@ class ClusterKeeper(Keeper):
         """Answers works whose promises can be kept."""
         for kept in self.promises.take(time.monotonic()):
             self._kept = kept.number
-            self.counts["cluster_acknowledged_degraded"] += not kept.copied
+            self._refusal.note(kept)
+        fails = self.failure or self._taker is not None
+        self._refusal.follow(self.promises, self._access, None if fails else QUOTA_EXCEEDED * self._full)
         while self._answers and (first := self._answers[0]).number <= self._kept:
             if first.announced and not self._links.is_announced(first.announced):
                 return
             self._answers.popleft()
-            self._access.answer(first.work, first.reason)
+            if self._refusal.covers(first.number) and not first.reason:
+                self._access.answer_uncopied(first.work)
+            else:
+                self._access.answer(first.work, first.reason)
 
     def _end(self) -> None:
         super()._end()
@@ -369,10 +379,11 @@ class ClusterKeeper(Keeper):
         self._access.poke()
 
     def _take(self, message: tuple[str, int, Any]) -> None:
-        if len(self._came) >= CAME_MAX:
+        # a heartbeat that is dropped might be the one that shows that its node is there
+        if len(self._came) >= (2 if message[0] == BEAT else 1) * CAME_MAX:
             self.counts["cluster_messages_unread"] += 1  # what matters is asked for again
             return
-        self._came.append(message)
+        self._came.append((*message, time.monotonic()))
         self._access.poke()
 
     def _hear_of_copies(self) -> None:
@@ -382,15 +393,14 @@ class ClusterKeeper(Keeper):
 
     def _hear(self) -> None:
         """Takes what has come."""
-        now = time.monotonic()
         for _ in range(min(len(self._came), IN_A_ROW_MAX)):
-            kind, source, body = self._came.popleft()
+            kind, source, body, came_at = self._came.popleft()
             if self._taker is not None and kind in (FETCHED, RECORDS):
                 continue  # they are asked for again when all before them is here
             if kind == FETCHED:
                 self._applied += self.exchange.records_came(body)
             elif kind not in KINDS:
-                self._applied += self.exchange.receive(kind, source, body, now)
+                self._applied += self.exchange.receive(kind, source, body, came_at)
             elif self._serves:  # else they ask again
                 try:
                     self.moves.hear(kind, source, body)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from tidemq.cluster.forms import decode, encode
@@ -74,6 +75,9 @@ class Members:
         self._clock = clock
         self._before = set(before)
         self._members: dict[int, Member] = {}
+        # since when messages wait that have come and are not read: nobody is judged by a later time, for a
+        # heartbeat may be among them. Where nothing waits, infinite
+        self.unread_since: Callable[[], float] = lambda: math.inf
 
     @property
     def incarnations(self) -> list[int]:
@@ -132,7 +136,7 @@ class Members:
         """Whether its last heartbeat is not long ago; this node is always there."""
         member = self._members.get(incarnation)
         return incarnation == self._own.incarnation or (
-            member is not None and now - member.heard_at < self.suspect_s
+            member is not None and min(now, self.unread_since()) - member.heard_at < self.suspect_s
         )
 
     def live(self, now: float) -> list[int]:

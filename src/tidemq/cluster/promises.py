@@ -25,12 +25,12 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A batch whose promises are settled. `copied`: there are two copies. `refused`: its publishers must be
-    told that it is not known whether their messages are kept.
+    """A batch whose promises are settled. `degraded`: there are not the copies that there should be.
+    `refused`: so its publishers are not acknowledged.
     """
 
     number: int
-    copied: bool
+    degraded: bool
     refused: bool
 
 
@@ -93,6 +93,6 @@ class Promises:
                 self.is_degraded = not copied
             self._batches.popleft()
             self._taken = first.number
-            refused = self._two and not copied and self._degraded == "refuse"
-            kept.append(Kept(first.number, copied, refused))
+            degraded = self._two and not copied
+            kept.append(Kept(first.number, degraded, degraded and self._degraded == "refuse"))
         return kept

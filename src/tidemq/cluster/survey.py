@@ -91,7 +91,7 @@ class Survey:
             state: MemberState = "alive"
             if not node.members.is_live(incarnation, now):
                 state = "dead" if incarnation in settled else "suspected"
-            elif (beat is own and joins) or _lacks_log(beat, known):
+            elif joins if beat is own else self._is_new(incarnation) and _lacks_log(beat, known):
                 state = "joining"
             members.append(self._member(beat, state, top, now, is_self=beat is own))
         self._states = {each: self._states[each] for each in node.members.incarnations}
@@ -105,6 +105,10 @@ class Survey:
         texts = [*([degraded] if degraded else []), *silent]
         figures = ClusterFigures(self._cluster, members, size.records, size.bytes, texts, [])
         self._seen = _Seen(now, figures, heard_at)
+
+    def _is_new(self, incarnation: int) -> bool:
+        """Heartbeats of two nodes are not of one moment: who has been there does not join for that."""
+        return self._states.get(incarnation, ("", 0.0))[0] != "alive"
 
     def _member(
         self, beat: Heartbeat, state: MemberState, top: Vector, now: float, *, is_self: bool

@@ -36,3 +36,5 @@ cdef size_t _first_due(Reactor* r, uint64_t section) noexcept nogil
 cdef size_t _first_promise(Reactor* r, uint64_t section) noexcept nogil
 cdef bint _fails_with(Reactor* r, uint32_t slot, uint64_t section) noexcept nogil
 cdef void _section_failed(Reactor* r, Section* section, uint8_t reason) noexcept nogil
+cdef void _leave_unanswered(Reactor* r, Promise* promise) noexcept nogil
+cdef void _section_uncopied(Reactor* r, Section* section) noexcept nogil

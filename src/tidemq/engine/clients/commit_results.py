@@ -17,6 +17,7 @@ from cython.cimports.tidemq.engine.clients.subscribing import subscribe_at_conne
 from cython.cimports.tidemq.engine.clients.wills import settle_will
 from cython.cimports.tidemq.engine.journal.journal import (
     STORE_FAILED,
+    UNCOPIED,
     ask_store,
     free_spent,
     spend_section,
@@ -129,7 +130,9 @@ def answer_kept(r, mail):
     asked: cython.bint = promise.kind == PROMISE_PUBLISHED and promise.answers > 0
     holds(asked, b"commit results: no more answer than were asked")
     promise.answers -= 1
-    if mail.reason:
+    if mail.reason == UNCOPIED:
+        _leave_unanswered(r, promise)
+    elif mail.reason:
         promise.reason = mail.reason
     if mail.reason == STORE_FAILED:
         _disconnect_publisher(r, s, promise)
@@ -403,16 +406,58 @@ def _section_failed(r, section, reason):
     ask_store(r, RECORD_VOID, 0)
 
 
+def _leave_unanswered(r, promise):
+    """A message is stored, and its publisher is not told so. It is disconnected, whatever its version, so
+    that it keeps the identifier and sends the message again (docs/decisions/0011). Where it is another
+    node's, that is told that the message was refused.
+    """
+    if promise.node:
+        promise.reason = STORE_FAILED
+        return
+    c: cython.pointer[Connection] = connection_of(r, promise.connection)
+    if c != cython.NULL and promise.packet_type and not c.doomed:
+        doom(r, c, STORE_FAILED, FAULT_STORE)
+    slot: uint32_t = promise.next if r.ledger.again and promise.packet_type == PUBREC else 0
+    while slot:
+        count_steps(1)
+        repeated: cython.pointer[Promise] = promise_at(r, slot)
+        c = connection_of(r, repeated.connection)
+        if repeated.again and repeated.packet_id == promise.packet_id and c != cython.NULL and not c.doomed:
+            doom(r, c, STORE_FAILED, FAULT_STORE)
+        slot = repeated.next
+
+
+def _section_uncopied(r, section):
+    """Nothing in it is undone. Whoever waits for the answer to a message in it does not get one."""
+    index: cython.size_t = _first_due(r, section.number)
+    while index < r.ledger.due.size() and r.ledger.due[index].section == section.number:
+        count_steps(1)
+        slot: uint32_t = r.ledger.due[index].slot
+        if _fails_with(r, slot, section.number):
+            _leave_unanswered(r, promise_at(r, slot))
+        index += 1
+    index = _first_promise(r, section.number)
+    while index < r.promises.size() and r.promises[index].section == section.number:
+        count_steps(1)
+        promise: cython.pointer[Promise] = cython.address(r.promises[index])
+        if promise.kind == PROMISE_KEPT and promise.reason == 0:
+            promise.reason = UNCOPIED
+        index += 1
+
+
 def section_answered(r, section, reason):
-    """The store has a section, and all before it; or with ``reason`` it has not. Takes the section over.
+    """The store has a section, and all before it; or with ``reason``, other than `UNCOPIED`, it has not.
+    Takes the section over.
 
     What was promised for it is kept first, as far as `KEPT_A_TURN` goes, and the rest in the next turns: so
     SUBACK comes before messages of a group that have waited for the same section.
     """
-    if reason:
+    if reason and reason != UNCOPIED:
         _keep_committed(r)  # those of sections before it
         _section_failed(r, section, reason)
     else:
+        if reason:
+            _section_uncopied(r, section)
         holds(section.number > r.committed, b"commit results: what is committed never goes back")
         r.committed = section.number
     spend_section(r, section)

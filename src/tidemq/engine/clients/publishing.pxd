@@ -42,6 +42,7 @@ cdef void _deny_publish(
     Reactor* r, Connection* c, Publish* publish, uint8_t reason, int counter,
 ) noexcept nogil
 cdef void _refuse_publish(Reactor* r, Connection* c, Publish* publish, uint8_t reason) noexcept nogil
+cdef bint _may_be_uncopied(Reactor* r, Connection* c) noexcept nogil
 cdef bint _refused_by_store(Reactor* r, Connection* c, Publish* publish, CacheEntry* entry) noexcept nogil
 cdef void _acknowledge(Reactor* r, Connection* c, Passage* p, uint16_t packet_id) noexcept nogil
 cdef void _report_span(Reactor* r, Connection* c, const Received* span, const Passage* p) noexcept nogil

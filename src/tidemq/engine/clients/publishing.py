@@ -32,6 +32,7 @@ from cython.cimports.tidemq.engine.clients.publishing import Meant
 from cython.cimports.tidemq.engine.clients.wills import delay, refused_delay, take_delay
 from cython.cimports.tidemq.engine.index.rules import Judgement
 from cython.cimports.tidemq.engine.journal.journal import (
+    MESSAGES_ONLY,
     STORE_FAILED,
     is_committed,
     last_section,
@@ -174,7 +175,9 @@ def handle_publish(r, c, first, body, size, frame, frame_size):
         frame = cython.NULL  # it has another topic than is meant
     if fault == FAULT_NONE and publish.qos == 2 and is_received(c.session, publish.packet_id):
         # sent again, not a new message [MQTT-4.3.3-10]
-        if is_owed(r, c.session):  # it may be what it is owed the answer to
+        if _may_be_uncopied(r, c):
+            doom(r, c, STORE_FAILED, FAULT_STORE)
+        elif is_owed(r, c.session):  # it may be what it is owed the answer to
             promise_published(r, c, cython.NULL, PUBREC, publish.packet_id, RC_SUCCESS, True)
         else:
             write_ack(r, c, PUBREC, publish.packet_id, RC_SUCCESS)
@@ -320,6 +323,18 @@ def write_refusal(r, c, publish, reason):
         promise_published(r, c, cython.NULL, packet_type, publish.packet_id, reason, False)
     else:
         write_ack(r, c, packet_type, publish.packet_id, reason)
+
+
+def _may_be_uncopied(r, c):
+    """Whether a message that came before may be one that is stored and was not acknowledged, because no other
+    node has it: then its repetition is not acknowledged either.
+    """
+    if c.session.stored == cython.NULL:
+        return False
+    if not load_int(cython.address(r.common.store_refuses), RELAXED) & MESSAGES_ONLY:
+        return False
+    r.tally[C_REFUSED_STORE] += 1
+    return True
 
 
 def _refused_by_store(r, c, publish, entry):

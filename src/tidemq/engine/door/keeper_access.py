@@ -54,7 +54,12 @@ from cython.cimports.tidemq.engine.index.subscriptions import (
     remove_subscription,
     unlock_exclusive,
 )
-from cython.cimports.tidemq.engine.journal.journal import give_section, open_journal
+from cython.cimports.tidemq.engine.journal.journal import (
+    MESSAGES_ONLY,
+    UNCOPIED,
+    give_section,
+    open_journal,
+)
 from cython.cimports.tidemq.engine.link.mail import new_letter, new_mail, post_directly
 from cython.cimports.tidemq.engine.queues.queueing import free_rows
 from cython.cimports.tidemq.engine.state.arrival import Arrival
@@ -180,6 +185,12 @@ class StoreAccess:
     def answer(self, work: StoreWork, reason: int = 0) -> None:
         """The work's writes are durable, or with a reason code of 0x80 and above they are not."""
         answer_work(work, reason)
+
+    def answer_uncopied(self, work: StoreWork) -> None:
+        """The work's writes are durable, and no other node has them. Nothing is undone, but publishers whose
+        messages they hold get no acknowledgement: they are disconnected (5.0: 0x83). All else is answered.
+        """
+        answer_work(work, UNCOPIED)
 
     def rest_of(self, work: StoreWork) -> StoreWork:
         """What of a failed work is to be done before the next; asked for before it is answered."""
@@ -453,8 +464,12 @@ class StoreAccess:
         mail.pointer = rows
         post_directly(self.engine.common.reactors[reactor], cython.address(mail))
 
-    def refuse(self, reason: int) -> None:
-        """From now on a message that would have to be stored is refused with this reason code; 0: no more."""
+    def refuse(self, reason: int, *, messages_only: bool = False) -> None:
+        """From now on a message that would have to be stored is refused with this reason code; 0: no more.
+        With 0x83 also what clients subscribe to, and sessions, unless ``messages_only``.
+        """
+        if reason and messages_only:
+            reason |= MESSAGES_ONLY
         store_int(cython.address(self.engine.common.store_refuses), reason, RELAXED)
 
     def close(self) -> None:

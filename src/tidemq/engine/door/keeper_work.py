@@ -39,6 +39,7 @@ from cython.cimports.tidemq.engine.base.system import (
 from cython.cimports.tidemq.engine.index.retained_index import find_retained
 from cython.cimports.tidemq.engine.index.retained_index import lock_shared as lock_retained
 from cython.cimports.tidemq.engine.index.retained_index import unlock_shared as unlock_retained
+from cython.cimports.tidemq.engine.journal.journal import UNCOPIED
 from cython.cimports.tidemq.engine.journal.rows import (
     append_id,
     append_message,
@@ -428,7 +429,9 @@ def rest_of_work(work):
 
 
 def answer_work(work, reason):
-    """Tells the reactors that their sections are committed, or with ``reason`` that they are not."""
+    """Tells the reactors that their sections are committed, or with ``reason``, other than `UNCOPIED`, that
+    they are not.
+    """
     index: cython.size_t
     mail: Mail
     for index in range(work.sections.size()):
@@ -437,7 +440,7 @@ def answer_work(work, reason):
         mail.reason = reason
         post_directly(work.common.reactors[work.sections[index].reactor], cython.address(mail))
     work.sections.clear()
-    if reason:
+    if reason and reason != UNCOPIED:
         work.common.failures += 1
         mail = new_mail(MAIL_FAILED)
         mail.number = work.common.failures

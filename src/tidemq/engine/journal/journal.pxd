@@ -12,6 +12,10 @@ from tidemq.engine.base.system cimport RELAXED, load_int
 cdef enum:
     NO_RECORD = 0xFFFFFFFF        # what an entry's row was last changed by is not in the open section any more
     STORE_FAILED = 0x83           # the reason of what could not be stored; that a queue was full has another
+    # of a section that is stored here and nowhere else, where the answer is not to be given then; and between
+    # reactors, of a message in one. No client is told it: no packet has this reason code
+    UNCOPIED = 0xFF
+    MESSAGES_ONLY = 0x100         # beside the reason in `store_refuses`: sessions and subscriptions are taken
 
 # Whether the last write failed and none has succeeded since.
 cdef inline bint store_fails(Reactor* r) noexcept nogil:
