@@ -94,6 +94,9 @@ class Links:
     def taken_so_far(self) -> list[tuple[int, int, int]]:
         return []
 
+    def drop(self, _incarnation: int) -> None:
+        """All know each other."""
+
     def taken_over(self, _incarnation: int) -> None:
         """Nobody waits for it."""
 
@@ -140,6 +143,10 @@ class LocalCluster:
 
     def figures(self) -> ClusterFigures | None:
         return self.keeper.survey.figures(time.monotonic()) if self.keeper is not None else None
+
+    async def forget(self, who: str) -> str:
+        assert self.keeper is not None
+        return await asyncio.wrap_future(self.keeper.forget(who))
 
     def problems(self) -> list[str]:
         return []

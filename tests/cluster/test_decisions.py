@@ -177,8 +177,6 @@ def test_members_are_heard_suspected_and_heard_again(members: Members) -> None:
     assert members.replica(9.0) is None
     members.hear(beat(2, hybrid_ns=5), 9.0)
     assert members.live(9.0) == [1, 2]
-    members.forget(3)
-    assert members.incarnations == [1, 2]
 
 
 @pytest.mark.parametrize(

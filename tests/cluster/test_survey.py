@@ -76,7 +76,7 @@ def test_a_member_that_lacks_what_no_log_has_any_more_joins() -> None:
     one, two = make_node(0, 2), make_node(1, 2)
     for _ in range(3):
         write(one)
-    one.stability.collect({1: 2})  # as if others had had them
+    one.stability.collect({1: 2}, set())  # as if others had had them
     say(two, [one])
     assert looked(one, 0.0)["n2"][0] == "joining"
 

@@ -100,5 +100,8 @@ class Clustering(Protocol):
     def figures(self) -> ClusterFigures | None:
         """How the cluster is; never waits. None: the node has not begun."""
 
+    async def forget(self, who: str) -> str:
+        """A node is gone for good, by its name or incarnation; gives both. ClusterError: it may not be."""
+
     def problems(self) -> Sequence[str]:
         """What the node does not do as it should, in words."""

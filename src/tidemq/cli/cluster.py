@@ -18,6 +18,7 @@ from tidemq.cli.admin_request import (
     printable,
     show_table,
 )
+from tidemq.errors import UsageError
 
 PATH = "/api/v1/cluster"
 
@@ -47,6 +48,25 @@ def status(
             print(json.dumps(answer))
         else:
             _show(answer)
+
+    exit_with(run)
+
+
+@app.command()
+def forget(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Its name, or its incarnation.")],
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = "",
+    cafile: CaFile = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
+) -> None:
+    """Forget a node that will not come back. No log is kept for it any more; it could only join as new."""
+
+    def run() -> None:
+        if not yes and not typer.confirm(f"Is {node} gone for good?"):
+            raise UsageError("nothing was done")
+        answer = Api(url, token_file, cafile).ask("POST", f"{PATH}/forget", body={"node": node})
+        print(f"{printable(answer['forgotten'])} is a member no more")
 
     exit_with(run)
 

@@ -56,6 +56,7 @@ class Applier:
             ops.Unsubscribe: self._unsubscribe,
             ops.Retain: self._retain,
             ops.Clear: self._clear,
+            ops.Strike: self._strike,
         }
 
     def forget_changes(self) -> None:
@@ -270,3 +271,10 @@ class Applier:
             self._rows.retained.put(op.topic, None, Retained(op.id, self._dot, message))
             self.retained.append(op.topic)
             self._rows.gone.put(op.topic, None, self._dot if message is None else None)
+
+    # --- members -----------------------------------------------------------------------------------
+
+    def _strike(self, op: ops.Strike) -> None:
+        if self._rows.struck.get(op.incarnation, None) is None:
+            self._rows.struck.put(op.incarnation, None, (op.name, self._dot.incarnation))
+        self._rows.members.put(op.incarnation, None, None)

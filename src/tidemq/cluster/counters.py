@@ -21,4 +21,6 @@ CLUSTER_COUNTERS = (
     "cluster_sessions_handed_over",
     "cluster_sessions_taken",
     "cluster_sessions_taken_over",
+    "cluster_shared_given",
+    "cluster_shared_refused",
 )

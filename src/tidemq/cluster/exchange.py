@@ -22,6 +22,7 @@ from tidemq.errors import ClusterError, StoreError
 
 BEAT, RECORDS, APPLIED, FETCH = "beat", "records", "applied", "fetch"
 ASK, PIECE = "ask-snapshot", "snapshot"
+STRUCK = "struck"
 SENT_BYTES = 512 << 10  # of records in one message, and one record more
 RESEND_S = 1.0  # copies that nobody has confirmed
 
@@ -206,8 +207,10 @@ class Exchange:
 
     # --- what comes --------------------------------------------------------------------------------
 
-    def _hear_beat(self, _source: int, body: bytes) -> list[Record]:
+    def _hear_beat(self, source: int, body: bytes) -> list[Record]:
         beat = parse_heartbeat(body)
+        if self.node.rows.struck.get(source, None) is not None:
+            self._links.send(source, STRUCK, b"")  # it may not know
         self.node.hear(beat, self._now)
         self._promises.copied(beat.applied.get(self.node.incarnation, 0))  # also where it came by a snapshot
         self._links.meet(beat.incarnation, beat.address)

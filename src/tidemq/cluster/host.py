@@ -25,6 +25,7 @@ from tidemq.cluster.transport.transport import Transport
 from tidemq.cluster.troubles import Troubles
 from tidemq.config import Config, refused
 from tidemq.engine.door.node_access import NodeAccess
+from tidemq.errors import ClusterError
 
 if TYPE_CHECKING:
     from tidemq.broker.clustering import ClusterFigures
@@ -118,6 +119,8 @@ class ClusterHost:
         begun = time.monotonic()
         alone = not self._others and not keeper.has_members
         while not alone:
+            if verdict := await asyncio.wrap_future(keeper.ask(lambda: keeper.membership.verdict)):
+                raise ClusterError(verdict)
             if await asyncio.wrap_future(keeper.ask(lambda: keeper.is_up_to_date)):
                 return
             if not self._transport_of_now().connected() and time.monotonic() - begun > ALONE_S:
@@ -167,6 +170,11 @@ class ClusterHost:
             [*keeper.exchange.troubles.all(), *self._troubles.all()], key=lambda trouble: trouble.at
         )
         return replace(found, members=members, degraded=degraded, troubles=troubles)
+
+    async def forget(self, who: str) -> str:
+        """As in `Clustering`."""
+        assert self.keeper is not None
+        return await asyncio.wrap_future(self.keeper.forget(who))
 
     def problems(self) -> Sequence[str]:
         """As in `Clustering`."""
@@ -253,6 +261,15 @@ class ClusterHost:
         """As in `Links`."""
         assert self._neighbours is not None
         return self._neighbours.taken_so_far()
+
+    def drop(self, incarnation: int) -> None:
+        """As in `Links`."""
+        self._addresses.pop(incarnation, None)
+        if self._transport is not None:
+            self._transport.set_peers(self._addresses)
+            self._transport.end_copies(incarnation)
+        if self._neighbours is not None:
+            self._neighbours.settle(incarnation)
 
     def taken_over(self, incarnation: int) -> None:
         """As in `Links`."""

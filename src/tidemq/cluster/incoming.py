@@ -50,6 +50,11 @@ class Incoming:
             if incarnation != self._own:
                 self._highest[incarnation] = max(self._highest.get(incarnation, 0), number)
 
+    def forget(self, incarnation: int) -> None:
+        """Nobody waits for records of this node that are nowhere."""
+        self._highest.pop(incarnation, None)
+        self._waiting.pop(incarnation, None)
+
     def receive(self, text: bytes) -> None:
         """A record as it came; what is wrong with it is counted, and it is not applied.
 

@@ -22,10 +22,11 @@ from tidemq.broker.durability.queue_rows import ID, IDLE
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
 from tidemq.cluster import operations as ops
 from tidemq.cluster.conversion import Conversion, as_stamp
-from tidemq.cluster.exchange import BEAT, RECORDS, Exchange
+from tidemq.cluster.exchange import BEAT, FETCH, RECORDS, STRUCK, Exchange
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import SUSPECT_S, Heartbeat
+from tidemq.cluster.membership import Membership
 from tidemq.cluster.moves import KINDS, Moves
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, Stamp
@@ -98,6 +99,7 @@ class ClusterKeeper(Keeper):
         self._applied: list[Record] = []  # since the last batch
         self._taker: Taker | None = None  # while a snapshot is taken
         self._numbers = 0  # of queues, until the engine gives them
+        self._is_struck = False  # and that was said
         self._loaded = self._serves = False  # the engine has what is at home here; and has started
         self.survey = Survey(identity.cluster)
 
@@ -159,7 +161,7 @@ class ClusterKeeper(Keeper):
     def all_counts(self) -> list[Mapping[str, int]]:
         """Counters of all its parts."""
         node = self.node
-        parts = (self.moves, self.exchange, self.conversion, node.incoming, node.applier)
+        parts = (self.moves, self.shared, self.exchange, self.conversion, node.incoming, node.applier)
         return [self.counts, *(each.counts for each in parts)]
 
     def _begin_node(self, incarnation: int, boot: int, nonce: int) -> None:
@@ -186,6 +188,7 @@ class ClusterKeeper(Keeper):
         self.shared = SharedQueues(
             self.node, self.rows, self.conversion, self._store, self._access, self._write
         )
+        self.membership = Membership(self.node, self._links, self._write)
         self._kept = self.node.last
 
     def _new_number(self) -> int:
@@ -395,6 +398,11 @@ class ClusterKeeper(Keeper):
         """Takes what has come."""
         for _ in range(min(len(self._came), IN_A_ROW_MAX)):
             kind, source, body, came_at = self._came.popleft()
+            if kind == STRUCK:
+                self.membership.hear_struck(source)
+                continue
+            if kind not in (BEAT, FETCH) and self.membership.refuses(source):
+                continue
             if self._taker is not None and kind in (FETCHED, RECORDS):
                 continue  # they are asked for again when all before them is here
             if kind == FETCHED:
@@ -471,6 +479,25 @@ class ClusterKeeper(Keeper):
         self._access.refuse(0)
         _log.warning("this node has taken over %d rows", rows)
 
+    def _follow_members(self) -> None:
+        self.membership.advance()
+        verdict = self.membership.verdict
+        if verdict and not self._is_struck:
+            self._is_struck = True
+            _log.critical("%s", verdict)
+            self._access.refuse(IMPLEMENTATION_SPECIFIC_ERROR)
+            self._on_death(verdict)
+
+    def forget(self, who: str) -> Future[str]:
+        """As `Membership.forget`, from any thread; StoreError where nothing can be stored."""
+
+        def act() -> str:
+            if self.failure or self._left_operations:
+                raise StoreError("nothing can be stored now; try again when that works")
+            return self.membership.forget(who, time.monotonic(), self.moves.settled)
+
+        return self.ask(act)
+
     def _look(self, now: float) -> None:
         joins = self._taker is not None or not self._serves
         degraded = self.promises.problem
@@ -487,6 +514,7 @@ class ClusterKeeper(Keeper):
             self._errands.answer()
             now = time.monotonic()
             self._hear()
+            self._follow_members()
             self._access.raise_ids(self.node.clock.last_ns)
             self.exchange.tick(now)
             self._look(now)

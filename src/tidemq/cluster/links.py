@@ -39,5 +39,8 @@ class Links(Protocol):
     def taken_so_far(self) -> list[tuple[int, int, int]]:
         """Which messages of all nodes this one has taken for its sessions: as `NodeAccess.taken_so_far`."""
 
+    def drop(self, incarnation: int) -> None:
+        """A node is a member no more: it is not looked for, and has no copies."""
+
     def taken_over(self, incarnation: int) -> None:
         """The sessions of a dead node are elsewhere: nobody waits for its answers any more."""

@@ -16,6 +16,10 @@ from tidemq.errors import ClusterError
 BEAT_S = 0.3
 SUSPECT_S = 1.5  # without a heartbeat
 MEMBERS_MAX = 16
+STRUCK_TEXT = (
+    "was taken out of the cluster (tidemq cluster forget, or drain): it can join again with an empty data"
+    " directory"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +70,13 @@ class Members:
         before: Iterable[int] = (),
         *,
         suspect_s: float = SUSPECT_S,
+        is_struck: Callable[[int], bool] = lambda _: False,
     ) -> None:
         """`before`: the members of before a restart, which have not been heard since. `suspect_s`: without a
-        heartbeat, until a member counts as gone.
+        heartbeat, until a member counts as gone. `is_struck`: whether a node is a member no more.
         """
         self.suspect_s = suspect_s
+        self._is_struck = is_struck
         self._own = own
         self._clock = clock
         self._before = set(before)
@@ -82,11 +88,12 @@ class Members:
     @property
     def incarnations(self) -> list[int]:
         """All members, this node included, whether they are there or not."""
-        return sorted({self._own.incarnation, *self._before, *self._members})
+        others = {each for each in {*self._before, *self._members} if not self._is_struck(each)}
+        return sorted({self._own.incarnation, *others})
 
     def known(self) -> list[Member]:
         """The other members."""
-        return list(self._members.values())
+        return [each for each in self._members.values() if not self._is_struck(each.beat.incarnation)]
 
     def hear(self, beat: Heartbeat, now: float) -> None:
         """A heartbeat. ClusterError says what was expected and what came, where its node is refused."""
@@ -118,6 +125,8 @@ class Members:
             )
         if beat.format != FORMAT:
             raise ClusterError(f"{beat.name} writes records of format {beat.format}, this node {FORMAT}")
+        if self._is_struck(beat.incarnation):
+            raise ClusterError(f"{beat.name} {STRUCK_TEXT}")
         self._check_own(beat)
         self._clock.check(beat.wall_ns, beat.name)
 
@@ -136,7 +145,9 @@ class Members:
         """Whether its last heartbeat is not long ago; this node is always there."""
         member = self._members.get(incarnation)
         return incarnation == self._own.incarnation or (
-            member is not None and min(now, self.unread_since()) - member.heard_at < self.suspect_s
+            member is not None
+            and not self._is_struck(incarnation)
+            and min(now, self.unread_since()) - member.heard_at < self.suspect_s
         )
 
     def live(self, now: float) -> list[int]:
@@ -151,11 +162,6 @@ class Members:
     def peers(self, now: float) -> dict[int, tuple[int, bool]]:
         """As a heartbeat tells of them."""
         return {each: (member.beat.boot, self.is_live(each, now)) for each, member in self._members.items()}
-
-    def forget(self, incarnation: int) -> None:
-        """It is a member no more, until it is heard again."""
-        self._members.pop(incarnation, None)
-        self._before.discard(incarnation)
 
 
 def next_in_ring(incarnations: Collection[int], after: int) -> int:

@@ -360,7 +360,8 @@ class Moves:
         members = self._node.members
         silent = [each for each in members.incarnations if not members.is_live(each, now)]
         heard = {member.beat.incarnation for member in members.known()}
-        return [each for each in silent if each in heard or now - self._begun_at > FIRST_S]
+        dead = [each for each in silent if each in heard or now - self._begun_at > FIRST_S]
+        return dead + [each for each, _, _ in self._node.rows.struck.all()]
 
     def _take_over_the_dead(self, now: float) -> None:
         """Some of the sessions of each whose next in the ring this node is."""
@@ -370,7 +371,8 @@ class Moves:
         self._settled.intersection_update(dead)
         self.orphaned = [each for each in dead if next_in_ring(live, each) == self._node.incarnation]
         for each in self.orphaned:
-            self._take_over(each)
+            if each not in self._settled:
+                self._take_over(each)
         if now - self._looked_at > AGAIN_S:
             self._looked_at = now
             self._settle([each for each in dead if each not in self._settled])

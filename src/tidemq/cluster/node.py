@@ -30,7 +30,7 @@ class Node:
         self.applier = Applier(rows)
         self.incoming = Incoming(rows, own.incarnation)
         before = (member for member, _, _ in rows.members.all())
-        self.members = Members(own, clock, before, suspect_s=suspect_s)
+        self.members = Members(own, clock, before, suspect_s=suspect_s, is_struck=self._is_struck)
         self.stability = Stability(rows, self.applier, own.incarnation)
         self._synced: dict[int, int] = rows.vector
         # What had been applied when each message was sent to another node that has not answered. Until then
@@ -38,6 +38,9 @@ class Node:
         self.unanswered: dict[int, Vector] = {}
         self._collected: dict[int, int] = {}  # up to where `tidy` has deleted
         self.moving: set[str] = set()  # sessions to which other nodes may add what this one adds, now
+
+    def _is_struck(self, incarnation: int) -> bool:
+        return self.rows.struck.get(incarnation, None) is not None
 
     @property
     def incarnation(self) -> int:

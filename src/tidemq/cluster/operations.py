@@ -188,6 +188,14 @@ class Clear:
     id: Stamp
 
 
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A node is a member no more: nobody waits for it, and nothing of it counts. Of itself: it has left."""
+
+    incarnation: int
+    name: str
+
+
 Operation = (
     Payload
     | Add
@@ -203,4 +211,5 @@ Operation = (
     | Unsubscribe
     | Retain
     | Clear
+    | Strike
 )

@@ -33,6 +33,7 @@ from tidemq.cluster.operations import (
     Return,
     Send,
     Stamp,
+    Strike,
     Subscribe,
     Unsubscribe,
 )
@@ -64,6 +65,7 @@ _FORMS: dict[type[Any], tuple[int, str]] = {
     Unsubscribe: (12, "text text stamp"),
     Retain: (13, "text stamp bytes"),
     Clear: (14, "text stamp"),
+    Strike: (15, "Q text"),
 }
 _WRITTEN = {
     each: (kind, [*zip((field.name for field in fields(each)), form.split(), strict=True)])

@@ -125,6 +125,7 @@ class Rows(ABC):
     log: Table[int, int, bytes]  # incarnation, number: records
     applied: Table[int, None, tuple[int, bytes]]  # number, its digest
     members: Table[int, None, str]  # their names
+    struck: Table[int, None, tuple[str, int]]  # who is none any more: the name, and which node said so
     boots: Table[None, None, int]  # how often the node was started
     clock: Table[None, None, int]
 
@@ -198,3 +199,5 @@ class Rows(ABC):
         for topic, _, retained in sorted(self.retained.all(), key=lambda each: each[0]):
             if retained.message is not None:
                 yield f"retained {topic} {retained.id} {retained.message!r}"
+        for incarnation, _, (name, _) in sorted(self.struck.all()):
+            yield f"struck {incarnation:016x} {name}"

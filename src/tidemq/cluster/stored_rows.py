@@ -380,6 +380,7 @@ class StoredRows(Rows):
             log=table(PlainLayout(store, b"", ("Q", "Q", "bytes"), family="log")),
             applied=kept(tuple_layout(store, b"a", ("Q", "", "Q digest"))),
             members=kept(PlainLayout(store, b"m", ("Q", "", "text"))),
+            struck=kept(tuple_layout(store, b"k", ("Q", "", "text Q"))),
             boots=kept(PlainLayout(store, b"b", ("", "", "Q"))),
             clock=kept(PlainLayout(store, b"c", ("", "", "Q"))),
             entries=table(self._entries),  # after the sessions, which say what the current queue is

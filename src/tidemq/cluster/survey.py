@@ -108,7 +108,8 @@ class Survey:
 
     def _is_new(self, incarnation: int) -> bool:
         """Heartbeats of two nodes are not of one moment: who has been there does not join for that."""
-        return self._states.get(incarnation, ("", 0.0))[0] != "alive"
+        state, _ = self._states.get(incarnation, ("joining", 0.0))
+        return state != "alive"
 
     def _member(
         self, beat: Heartbeat, state: MemberState, top: Vector, now: float, *, is_self: bool

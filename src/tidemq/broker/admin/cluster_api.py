@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
 from aiohttp import web
+from pydantic import Field
 
-from tidemq.broker.admin.api import Answer, Endpoint, Query
-from tidemq.broker.admin.asking import LATE
+from tidemq.broker.admin.api import Answer, Body, Endpoint, Query, Role, refuse
+from tidemq.broker.admin.asking import LATE, asked
 from tidemq.broker.admin.controls import Controls
 from tidemq.broker.admin.messages import date_of
-from tidemq.broker.clustering import ClusterFigures, MemberFigures, Trouble
+from tidemq.broker.clustering import ClusterFigures, Clustering, MemberFigures, Trouble
+from tidemq.errors import ClusterError
+
+CHANGES = {
+    400: "A wrong key or value.",
+    404: "The broker is no node of a cluster.",
+    409: "The node may not be forgotten, and why.",
+    413: "The body is too large.",
+    415: "The body is no JSON.",
+}
 
 
 class CopiesAnswer(Answer):
@@ -67,6 +77,18 @@ class ClusterAnswer(Answer):
     troubles: list[TroubleAnswer]
 
 
+class WantedNode(Body):
+    """A node: its name, or its incarnation where several have one name."""
+
+    node: Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class ForgottenNode(Answer):
+    """Name and incarnation of a node that is a member no more."""
+
+    forgotten: str
+
+
 NONE = ClusterAnswer(name="", members=[], log_records=0, log_bytes=0, degraded=[], troubles=[])
 
 
@@ -86,12 +108,34 @@ class ClusterApi:
                 handle=self._show,
                 answer=ClusterAnswer,
                 refusals=LATE,
-            )
+            ),
+            Endpoint(
+                method="POST",
+                path="/cluster/forget",
+                summary="Forget a node that will not come back: no log is kept for it any more.",
+                handle=self._forget,
+                answer=ForgottenNode,
+                body=WantedNode,
+                role=Role.ADMIN,
+                refusals={**LATE, **CHANGES},
+            ),
         ]
 
     async def _show(self, _: web.Request, __: Query) -> ClusterAnswer:
         figures = self._controls.running_monitor().cluster()
         return NONE if figures is None else _shown(figures)
+
+    async def _forget(self, _: web.Request, wanted: WantedNode) -> ForgottenNode:
+        self._controls.running_monitor()
+        try:
+            return ForgottenNode(forgotten=await asked(self._node().forget(wanted.node)))
+        except ClusterError as error:
+            refuse(409, str(error))
+
+    def _node(self) -> Clustering:
+        if self._controls.cluster is None:
+            refuse(404, "the broker is no node of a cluster")
+        return self._controls.cluster
 
 
 def _shown(figures: ClusterFigures) -> ClusterAnswer:
