@@ -318,8 +318,8 @@ class StoreAccess:
     def give(self, group: str, row: tuple, token: int) -> bool:
         """A message of a shared group, ``$share/group/filter``, that waits in a queue of a node which is
         dead, or has no members online: to one of its members, on whatever node, or into a queue here.
-        ``row``: key, value and payload. False where it cannot be read. Else ``StoreWork.given`` has the token,
-        and 0 when it is kept, or the reason code why it is not.
+        ``row``: key, value and payload. False where it cannot be read. Else ``StoreWork.given`` has the
+        token, and 0 when it is kept, or the reason code why it is not.
         """
         self._check_running()
         name: bytes = group.encode()
