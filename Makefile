@@ -19,7 +19,7 @@ ASSERT_TESTS ?= tests/adversity tests/conformance tests/durable tests/listeners 
 # without the files that it forbids, each of the many processes of the tests compiles anew what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel manual sbom deb deb-test wheel-test pythons pysparks format bench bench-engine bench-store bench-pipeline bench-operations bench-bridge bench-cluster-log screenshots docs asan race assert fuzz crash crash-pipeline simulate soak
+.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel manual sbom deb deb-test wheel-test pythons pysparks format bench bench-engine bench-store bench-pipeline bench-operations bench-bridge bench-cluster bench-cluster-log screenshots docs asan race assert fuzz crash crash-pipeline simulate soak
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -117,6 +117,9 @@ bench-operations: setup ## what it costs to be looked at: metrics, lists of clie
 
 bench-bridge: setup ## messages over TideMQ's bridge and Mosquitto's (5 minutes; Debian package mosquitto)
 	$(BIN)/python benchmarks/bridge.py
+
+bench-cluster: setup ## two nodes beside one: CPU of messages, time of PUBACK, failover (10 minutes)
+	$(BIN)/python benchmarks/cluster.py
 
 bench-cluster-log: setup ## a node's log copied to another node's nats-server: operations a second, time of a copy (2 minutes)
 	$(BIN)/python benchmarks/cluster_log.py --keep

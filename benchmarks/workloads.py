@@ -144,6 +144,11 @@ def persistent(
 
 PAIRS = persistent("pairs-qos1", "100 publishers to 100 subscribers, QoS 1", 1, 100, 100, 100)
 
+PAIRS_ABSENT = Scenario(
+    workload=replace(PAIRS.workload, name="pairs-qos1-absent", part="enqueue"),
+    text="100 publishers to 100 absent subscribers, QoS 1",
+)
+
 # What `durable.py` runs with each way of keeping things, in that order: the last leaves the stores full.
 PERSISTENT = (
     PAIRS,
@@ -151,10 +156,13 @@ PERSISTENT = (
     persistent(
         "fan-out-qos1", "1 publisher to 20 subscribers, QoS 1, 1,000 in flight", 1, 1, 20, 2_000, 1_000
     ),
-    Scenario(
-        workload=replace(PAIRS.workload, name="pairs-qos1-absent", part="enqueue"),
-        text="100 publishers to 100 absent subscribers, QoS 1",
-    ),
+    PAIRS_ABSENT,
+)
+
+# What `cluster.py` runs, publishers at one node, subscribers at another.
+ACROSS = tuple(
+    Scenario(workload=replace(each.workload, name=f"across-{each.name}"), text=f"{each.text}, across nodes")
+    for each in SCENARIOS[:3]
 )
 
 
