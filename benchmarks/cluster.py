@@ -110,8 +110,8 @@ class Bench:
         load: cluster_report.Load,
     ) -> Run:
         nodes.rest()
-        average, before = os.getloadavg()[0], nodes.cpu_s()
-        outcome = load(workload, nodes)
+        average = os.getloadavg()[0]
+        before, outcome = load(workload, nodes)
         rested = nodes.rest()
         used = {what: used - before[what] for what, used in nodes.cpu_s().items()}
         return Run(scenario.name, scenario.text, setup.name, outcome, used, rested, average)
@@ -159,13 +159,20 @@ class Bench:
             print(self.found.failures[-1], flush=True)
 
 
-def load_first(workload: Workload, nodes: Nodes) -> Outcome:
-    """All clients at the first node."""
-    return run_load(workload, nodes.first, IDLE_S)
+def load_first(workload: Workload, nodes: Nodes) -> tuple[dict[str, float], Outcome]:
+    """All clients at the first node. Also the CPU that had been used when all were connected."""
+    generator = Generator(workload, local_target(nodes.first.port))
+    try:
+        generator.connect(CONNECT_S)
+        return nodes.cpu_s(), bare(generator.run(IDLE_S))
+    finally:
+        generator.close()
 
 
-def load_across(workload: Workload, nodes: Nodes) -> Outcome:
-    """Publishers at the first node, subscribers at the last; a thread each, also where that is one node."""
+def load_across(workload: Workload, nodes: Nodes) -> tuple[dict[str, float], Outcome]:
+    """The same with publishers at the first node and subscribers at the last; a thread each, also where
+    these are one node.
+    """
     nobody = range(0)
     shares = [
         Share(range(workload.publishers), nobody, nobody),
@@ -180,13 +187,13 @@ def load_across(workload: Workload, nodes: Nodes) -> Outcome:
         for each in generators:
             each.connect(CONNECT_S)
         time.sleep(INTEREST_S)
-        start_ns = time.monotonic_ns() + 10_000_000
+        used, start_ns = nodes.cpu_s(), time.monotonic_ns() + 10_000_000
         with ThreadPoolExecutor(len(generators)) as pool:
             outcomes = list(pool.map(lambda each: each.run(IDLE_S, start_ns=start_ns), generators))
     finally:
         for each in generators:
             each.close()
-    return bare(merge_outcomes(workload, outcomes))
+    return used, bare(merge_outcomes(workload, outcomes))
 
 
 async def fail_over(nodes: Nodes) -> float:

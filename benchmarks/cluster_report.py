@@ -25,7 +25,7 @@ WAIT_GOAL_MS = 3.0  # p50
 LOG_GOAL_PER_S = 200_000
 FAILOVER_GOAL_S = 3.0
 
-Load = Callable[[Workload, Nodes], Outcome]
+Load = Callable[[Workload, Nodes], tuple[dict[str, float], Outcome]]
 
 CONDITIONS = (
     "Loopback TCP, MQTT 3.1.1. Two nodes and one broker without a cluster run side by side; one of these "

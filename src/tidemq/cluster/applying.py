@@ -17,31 +17,38 @@ that did not know of each other. For these the rules below give the same outcome
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import Any
 
 from tidemq.cluster import operations as ops
+from tidemq.cluster.message_runs import group_end
 from tidemq.cluster.operations import GROUP, SESSION, Owner, Stamp
-from tidemq.cluster.records import Record
+from tidemq.cluster.records import Record, read_run
 from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Session, Subscription
 from tidemq.cluster.vectors import Dot, Vector, has_seen
 
 
 class Applier:
-    """Applies records to rows. `counts`: what was met, by name."""
+    """Applies records to rows. `counts`: what was met, by name. `home`: clients of whose entries the caller
+    is told (`added`) also where many are added together.
+    """
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self.counts: Counter[str] = Counter()
+        self.home: Container[str] = ()
         self.added: list[tuple[Owner, Stamp]] = []  # entries that came since the caller took this
         self.removed: list[tuple[Owner, Stamp, Entry]] = []  # and that went
         self.retained: list[str] = []  # topics
         self.sessions: list[str] = []  # clients whose sessions were put or ended
         self._messages: dict[Stamp, bytes] = {}
+        self._runs: list[ops.Run] = []  # of this record, whose messages are not among these
+        self._own = False
         self._dot = Dot(0, 0)
         self._seen: Vector = {}
         self._acts: dict[type[Any], Callable[[Any], None]] = {
+            ops.Run: self._run,
             ops.Payload: self._payload,
             ops.Add: self._add,
             ops.Remove: self._remove,
@@ -63,15 +70,35 @@ class Applier:
         """The caller has taken what came and went."""
         self.added, self.removed, self.retained, self.sessions = [], [], [], []
 
-    def apply(self, record: Record) -> None:
-        """All of it: the next of its node, whose `check_payloads` has passed, and whose vector is applied."""
-        self._dot, self._seen = record.dot, record.seen
+    def apply(self, record: Record, *, own: bool = False) -> None:
+        """All of it: the next of its node, whose `check_payloads` has passed, and whose vector is applied.
+        `own`: it is of this node, which knows of all that it adds.
+        """
+        self._dot, self._seen, self._own = record.dot, record.seen, own
         self._messages.clear()
+        self._runs.clear()
         for operation in record.operations:
             self._acts[type(operation)](operation)
         self._rows.applied.put(record.dot.incarnation, None, (record.dot.number, record.digest))
 
     # --- queues ------------------------------------------------------------------------------------
+
+    def _run(self, op: ops.Run) -> None:
+        """Together, where the rows can; what is left of it one by one."""
+        self._runs.append(op)
+        at, apart = 0, () if self._own else self.home
+        while (at := self._rows.add_run(op, at, self._dot, apart)) < len(op.text):
+            end = group_end(op.text, at)
+            for each in read_run(op.text[at:end]):
+                self._acts[type(each)](each)
+            at = end
+
+    def _message(self, message_id: Stamp) -> bytes:
+        while message_id not in self._messages:
+            for each in read_run(self._runs.pop().text):
+                if isinstance(each, ops.Payload):
+                    self._payload(each)
+        return self._messages[message_id]
 
     def _payload(self, op: ops.Payload) -> None:
         self._messages[op.id] = op.message
@@ -97,7 +124,7 @@ class Applier:
     def _hold_payload(self, message_id: Stamp) -> None:
         payload = self._rows.payloads.get(message_id, None)
         if payload is None:
-            payload = Payload(self._messages[message_id], 0)
+            payload = Payload(self._message(message_id), 0)
         self._rows.payloads.put(message_id, None, replace(payload, references=payload.references + 1))
 
     def drop_entry(self, owner: Owner, message_id: Stamp) -> None:

@@ -7,11 +7,12 @@ sessions that it has.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 from tidemq.cluster import operations as ops
 from tidemq.cluster.forms import decode
+from tidemq.cluster.message_runs import pack_run
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, Stamp
 from tidemq.cluster.stored_rows import StoredRows
 from tidemq.store import Write
@@ -19,7 +20,7 @@ from tidemq.store.rows import RETAIN, parse_session, parse_subscription
 
 STREAM = "$stream/"
 
-Described = Iterable[tuple[Any, ...]]
+Described = list[tuple[Any, ...]]
 """As in `StoreWork.described`."""
 
 
@@ -88,6 +89,11 @@ class Conversion:
             for number in self._rows.owners.numbers(Owner(SESSION, client)):
                 self._owners.pop(number, None)
 
+    @property
+    def home(self) -> Container[str]:
+        """The clients whose sessions the engine has."""
+        return self._epochs
+
     def owner(self, number: int) -> Owner | None:
         """Whose queue of the engine's this is."""
         return self._owners.get(number)
@@ -121,8 +127,16 @@ class Conversion:
         self._ended.clear()
         self._plain = []
         operations: list[Operation] = []
-        for what, *rest in described:
+        at, count, together = 0, len(described), acts is self._acts
+        while at < count:
+            if together and described[at][0] == "add":
+                text, number, at = pack_run(described, at, self._owners, self.shared, self._brought)
+                if number:
+                    operations.append(ops.Run(text, number))
+                    continue
+            what, *rest = described[at]
             operations += acts[what](*rest)
+            at += 1
         return operations, self._plain
 
     def _owner_of(self, number: int) -> Owner | None:

@@ -50,6 +50,7 @@ TICK_S = 0.1
 MOVING_S = 0.005  # instead of it while a session is awaited
 PAUSE_S = 0.001  # while as many batches are under way as may be
 IN_A_ROW_MAX = 256  # messages of other nodes between two pieces of work
+TOGETHER_MAX = 16_384  # new messages in one batch
 CAME_MAX = 16_384  # messages of other nodes that wait
 FETCHED = "fetched"
 
@@ -179,6 +180,7 @@ class ClusterKeeper(Keeper):
         self.conversion = Conversion(
             self.rows, incarnation, self.node.stamp, clock.raise_to, self.node.moving
         )
+        self.node.applier.home = self.conversion.home
         self.exchange = Exchange(
             self.node, self.promises, self._links, self._giver, time.time_ns, time.monotonic()
         )
@@ -266,7 +268,7 @@ class ClusterKeeper(Keeper):
 
     def _writes_of(self, work: StoreWork | None) -> tuple[list[Write], list[tuple[bytes, int]]]:
         self.rows.discard()  # of a batch that failed
-        operations, plain = self.conversion.convert(() if work is None else work.described or ())
+        operations, plain = self.conversion.convert([] if work is None else work.described or [])
         operations = [*self._left_operations, *operations]
         meta = [] if work is None else work.writes
         return [*self._record(operations), *plain, *meta], []
@@ -304,7 +306,7 @@ class ClusterKeeper(Keeper):
         self._applied = []
 
     def _leave_undone(self, work: StoreWork) -> None:
-        operations, plain = self.conversion.undo(work.described or ())
+        operations, plain = self.conversion.undo(work.described or [])
         self._left_operations += operations
         self._leave([*plain, *work.writes])
 
@@ -397,6 +399,8 @@ class ClusterKeeper(Keeper):
     def _hear(self) -> None:
         """Takes what has come."""
         for _ in range(min(len(self._came), IN_A_ROW_MAX)):
+            if self.rows.together >= TOGETHER_MAX:
+                return  # each scan looks through them
             kind, source, body, came_at = self._came.popleft()
             if kind == STRUCK:
                 self.membership.hear_struck(source)

@@ -66,7 +66,7 @@ class Node:
         vector.pop(self.incarnation, None)
         dot = Dot(self.incarnation, number + 1)
         record = Record(dot, digest, self.clock.next_ns(), vector, tuple(operations))
-        self.applier.apply(record)
+        self.applier.apply(record, own=True)
         self.rows.log.put(self.incarnation, dot.number, record.encoded)
         self.stability.log_size.add(dot.number, len(record.encoded))
         self.rows.clock.put(None, None, self.clock.last_ns)

@@ -196,6 +196,14 @@ class Strike:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Many `Payload`s and `Add`s, as a record has them (`message_runs.py`), and how many these are."""
+
+    text: bytes
+    count: int
+
+
 Operation = (
     Payload
     | Add
@@ -212,4 +220,5 @@ Operation = (
     | Retain
     | Clear
     | Strike
+    | Run
 )

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tidemq.cluster.forms import decode, encode
 from tidemq.cluster.operations import Owner
+from tidemq.cluster.pending import Readable
 from tidemq.cluster.stored_tables import FAMILY
-from tidemq.store import Store, Write
+from tidemq.store import Write
 
 REMEMBERED_MAX = 100_000  # owners
 LETTER = b"o"
@@ -23,7 +24,7 @@ ELSEWHERE = "elsewhere/"  # before a group's name, which begins with `$share/`
 class Owners:
     """Numbers by owner, the current one last. `new_number` gives one that no queue has had."""
 
-    def __init__(self, store: Store, new_number: Callable[[], int]) -> None:
+    def __init__(self, store: Readable, new_number: Callable[[], int]) -> None:
         self._store = store
         self._new_number = new_number
         self._numbers: OrderedDict[Owner, tuple[int, ...]] = OrderedDict()

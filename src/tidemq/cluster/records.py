@@ -3,7 +3,7 @@
 Layout, big-endian: CRC-32C of the rest (4), format (2), incarnation (8), number (8), digest of the record
 before it (16), hybrid time (8), how many pairs (2) of the vector, each incarnation (8) and number (8), how
 many operations (4), and these. An operation is its kind (1) and the fields of its class, in the order and by
-the forms (`forms.py`) of `_FORMS`.
+the forms (`forms.py`) of `_FORMS`. Many new messages that stand together are held as one `Run`, unparsed.
 
 The chain of digests tells a record that was replaced from one that was lost: a checksum alone cannot.
 """
@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 from tidemq.cluster.forms import DIGEST_BYTES, Reader, write
+from tidemq.cluster.message_runs import run_end
 from tidemq.cluster.operations import (
     Add,
     Clear,
@@ -31,6 +32,7 @@ from tidemq.cluster.operations import (
     Remove,
     Retain,
     Return,
+    Run,
     Send,
     Stamp,
     Strike,
@@ -91,8 +93,11 @@ class Record:
         text += struct.pack(">H", len(self.vector))
         for pair in sorted(self.vector.items()):
             text += _PAIR.pack(*pair)
-        text += _COUNT.pack(len(self.operations))
+        text += _COUNT.pack(sum(each.count if isinstance(each, Run) else 1 for each in self.operations))
         for operation in self.operations:
+            if isinstance(operation, Run):
+                text += operation.text
+                continue
             kind, forms = _WRITTEN[type(operation)]
             text.append(kind)
             for name, form in forms:
@@ -121,12 +126,31 @@ def parse_record(text: bytes) -> Record:
     reader = Reader(text, _CRC.size + _HEAD.size, "a record")
     pairs = reader.read("H")
     vector = dict(_PAIR.unpack(reader.take(_PAIR.size)) for _ in range(pairs))
-    operations = tuple(_read_operation(reader) for _ in range(reader.count()))
+    operations = tuple(_read_operations(reader, text, reader.count()))
     check_payloads(operations)
     reader.end()
     record = Record(Dot(incarnation, number), previous, clock, vector, operations, version)
     vars(record)["encoded"] = text  # as it came: it is passed on, and its digest is of this
     return record
+
+
+def _read_operations(reader: Reader, text: bytes, count: int) -> Iterator[Operation]:
+    while count > 0:
+        end, together = run_end(text, reader.at, count)
+        if together:
+            yield Run(reader.take(end - reader.at), together)
+        else:
+            yield _read_operation(reader)
+        count -= together or 1
+
+
+def read_run(text: bytes) -> list[Operation]:
+    """The operations of a run, or of a group of one."""
+    reader = Reader(text, 0, "a record")
+    operations = []
+    while reader.at < len(text):
+        operations.append(_read_operation(reader))
+    return operations
 
 
 def _read_operation(reader: Reader) -> Operation:
@@ -141,7 +165,16 @@ def _read_operation(reader: Reader) -> Operation:
 def check_payloads(operations: Iterable[Operation]) -> None:
     """ClusterError unless each message comes before it is added to a queue: a record is applied whole."""
     brought: set[Stamp] = set()
+    runs: list[Run] = []  # each has what it needs; others may need what it brings
     for operation in operations:
+        if isinstance(operation, Run):
+            runs.append(operation)
+            continue
+        if isinstance(operation, Add) and operation.id not in brought:
+            brought.update(
+                each.id for run in runs for each in read_run(run.text) if isinstance(each, Payload)
+            )
+            runs.clear()
         if isinstance(operation, Payload):
             brought.add(operation.id)
         elif isinstance(operation, Add) and operation.id not in brought:

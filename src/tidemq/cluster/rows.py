@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
-from tidemq.cluster.operations import GROUP, SESSION, Owner, PutSession, Stamp
+from tidemq.cluster.operations import GROUP, SESSION, Owner, PutSession, Run, Stamp
 from tidemq.cluster.vectors import Dot, Vector, has_seen
 
 A = TypeVar("A")
@@ -128,6 +128,12 @@ class Rows(ABC):
     struck: Table[int, None, tuple[str, int]]  # who is none any more: the name, and which node said so
     boots: Table[None, None, int]  # how often the node was started
     clock: Table[None, None, int]
+
+    def add_run(self, run: Run, at: int, dot: Dot, apart: Container[str]) -> int:
+        """Does what the operations of a run do, from this byte on, as far as it can be done together; gives
+        where it ends. None of it is for clients that are `apart`.
+        """
+        return at
 
     @abstractmethod
     def take_changes(self) -> Sequence[object]:

@@ -8,16 +8,18 @@ has ended is under a queue of its own (`owners.py`), where the engine does not l
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 from tidemq.cluster.forms import Reader, decode, encode
-from tidemq.cluster.operations import GROUP, SESSION, Owner, PutSession, Stamp
+from tidemq.cluster.message_runs import NewestIds, add_run
+from tidemq.cluster.operations import GROUP, SESSION, Owner, PutSession, Run, Stamp
 from tidemq.cluster.owners import Owners
+from tidemq.cluster.pending import Pending, Readable
 from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Session, Subscription
-from tidemq.cluster.stored_tables import FAMILY, KeptTable, PlainLayout, StoredTable, tuple_layout
+from tidemq.cluster.stored_tables import FAMILY, KeptTable, NotedTable, PlainLayout, StoredTable, tuple_layout
 from tidemq.cluster.vectors import Dot
-from tidemq.store import Store, Write
+from tidemq.store import Write
 from tidemq.store.rows import (
     COUNTED,
     IDLE,
@@ -45,7 +47,7 @@ def id_bytes(stamp: Stamp) -> bytes:
 class SessionLayout:
     """`session` and `received`; `s` client -> epoch, home, whether it began, next place, record."""
 
-    def __init__(self, store: Store, owners: Owners) -> None:
+    def __init__(self, store: Readable, owners: Owners) -> None:
         self._store = store
         self._owners = owners
         self._beside = tuple_layout(store, b"s", ("text", "", "stamp Q ? Q dot"))
@@ -113,7 +115,7 @@ class EntryLayout:
     how many records have added it, and what each said. `is_shown`: whether an entry is there for its owner.
     """
 
-    def __init__(self, store: Store, owners: Owners, is_shown: Callable[[Owner, Entry], bool]) -> None:
+    def __init__(self, store: Readable, owners: Owners, is_shown: Callable[[Owner, Entry], bool]) -> None:
         self._store = store
         self._owners = owners
         self._is_shown = is_shown
@@ -220,7 +222,7 @@ class EntryLayout:
 class PayloadLayout:
     """`payload` and `reference`. All payloads are counted, whether one or many refer to them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Readable) -> None:
         self._store = store
 
     def load(self, message_id: Stamp, _: None) -> Payload | None:
@@ -256,7 +258,7 @@ class PayloadLayout:
 class SubscriptionLayout:
     """`subscription`; `u` client, filter -> time of the change, record, whether it is there."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Readable) -> None:
         self._store = store
         self._beside = tuple_layout(store, b"u", ("text", "text", "stamp dot ?"))
 
@@ -301,7 +303,7 @@ class SubscriptionLayout:
 class RetainedLayout:
     """`retained`; `t` topic -> message id or time of the change, record, whether there is a message."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Readable) -> None:
         self._store = store
         self._beside = tuple_layout(store, b"t", ("text", "", "stamp dot ?"))
 
@@ -350,7 +352,10 @@ class StoredRows(Rows):
     What `take_changes` gives is to be written, and then `confirm`ed, or `discard`ed.
     """
 
-    def __init__(self, store: Store, new_number: Callable[[], int]) -> None:
+    def __init__(self, stored: Readable, new_number: Callable[[], int]) -> None:
+        known = ((*decode("Q B", key[1:]), *decode("Q", value)) for key, value in stored.scan(FAMILY, b"n"))
+        self._newest = NewestIds(known)
+        store = self._pending = Pending(stored)
         self.owners = Owners(store, new_number)
         self._entries = EntryLayout(store, self.owners, lambda *entry: bool(self.shown(*entry)))
         self._tables: list[StoredTable[Any, Any, Any]] = []
@@ -362,6 +367,13 @@ class StoredRows(Rows):
 
         def kept(layout: Any) -> StoredTable[Any, Any, Any]:
             made: KeptTable[Any, Any, Any] = KeptTable(layout)
+            self._tables.append(made)
+            return made
+
+        def noted(layout: Any) -> StoredTable[Any, Any, Any]:
+            made: NotedTable[Any, Any, Any] = NotedTable(
+                layout, lambda _, message_id: self._newest.note(*message_id)
+            )
             self._tables.append(made)
             return made
 
@@ -383,12 +395,28 @@ class StoredRows(Rows):
             struck=kept(tuple_layout(store, b"k", ("Q", "", "text Q"))),
             boots=kept(PlainLayout(store, b"b", ("", "", "Q"))),
             clock=kept(PlainLayout(store, b"c", ("", "", "Q"))),
-            entries=table(self._entries),  # after the sessions, which say what the current queue is
+            entries=noted(self._entries),  # after the sessions, which say what the current queue is
         )
+        self._of_sessions: list[Any] = [self.sessions, self.ends]
 
     @property
     def has_changes(self) -> bool:
-        return any(table.changed for table in self._tables)
+        return self._pending.count > 0 or any(table.changed for table in self._tables)
+
+    @property
+    def together(self) -> int:
+        """How many rows wait that were added together."""
+        return self._pending.count
+
+    def add_run(self, run: Run, at: int, dot: Dot, apart: Container[str]) -> int:
+        """As in `Rows`. Where their ids are new nothing need be read."""
+
+        def place(client: str) -> bytes:
+            if client in apart or any(each.has_changed(client) for each in self._of_sessions):
+                return b""  # the queue that it has when the batch is written may be another
+            return self.owners.current(Owner(SESSION, client)).to_bytes(8)
+
+        return add_run(run.text, at, encode("dot", dot), self._newest, place, self._pending.rows)
 
     def groups(self) -> list[Owner]:
         """Shared groups for which something waits, on whatever node."""
@@ -408,7 +436,9 @@ class StoredRows(Rows):
 
     def take_changes(self) -> list[Write]:
         clients = {*self._changed(self.sessions), *self._changed(self.ends)}
-        writes: list[Write] = []
+        writes = self._pending.writes()
+        for incarnation, source, clock in self._newest.changes():
+            writes.append((FAMILY, b"n" + encode("Q B", incarnation, source), encode("Q", clock)))
         for each in self._tables:
             if each is self.entries:
                 for client in clients:
@@ -419,12 +449,15 @@ class StoredRows(Rows):
 
     def confirm(self) -> None:
         """The store has what `take_changes` gave."""
+        self._pending.clear()
+        self._newest.confirm()
         for each in self._tables:
             each.confirm()
         self.owners.forget_changes()
 
     def discard(self) -> None:
         """What has been changed since the last `confirm` is not."""
+        self._pending.clear()
         for each in self._tables:
             each.discard()
         self.owners.forget_changes()

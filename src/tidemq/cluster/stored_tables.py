@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from tidemq.cluster.forms import Reader, decode, encode, write
-from tidemq.store import Store, Write
+from tidemq.cluster.pending import Readable
+from tidemq.store import Write
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -78,6 +79,10 @@ class StoredTable(Generic[A, B, V]):
         """First keys of rows that have been changed."""
         return list(self._changed)
 
+    def has_changed(self, first: A) -> bool:
+        """Whether a row with this first key has been changed."""
+        return first in self._changed
+
     def writes(self) -> Iterator[Write]:
         """Those of what has been changed."""
         for first, rows in self._changed.items():
@@ -114,6 +119,20 @@ class KeptTable(StoredTable[A, B, V]):
         super().confirm()
 
 
+class NotedTable(StoredTable[A, B, V]):
+    """`note` is called with the keys of each row that is put."""
+
+    def __init__(self, layout: Layout[A, B, V], note: Callable[[A, B], object]) -> None:
+        super().__init__(layout)
+        self._note = note
+
+    def put(self, first: A, second: B, new: V | None) -> None:
+        """As in `Table`."""
+        if new is not None:
+            self._note(first, second)
+        super().put(first, second, new)
+
+
 class PlainLayout(Generic[A, B, V]):
     """Rows of one family: a letter, the first key and the second -> the value. `forms` (`forms.py`) are of
     these three; empty, a key is None. `part` and `join` are between a value and what its forms write.
@@ -121,7 +140,7 @@ class PlainLayout(Generic[A, B, V]):
 
     def __init__(
         self,
-        store: Store,
+        store: Readable,
         letter: bytes,
         forms: tuple[str, str, str],
         *,
@@ -173,7 +192,7 @@ class PlainLayout(Generic[A, B, V]):
         yield self._family, self._key(first, second), text
 
 
-def tuple_layout(store: Store, letter: bytes, forms: tuple[str, str, str]) -> PlainLayout[Any, Any, Any]:
+def tuple_layout(store: Readable, letter: bytes, forms: tuple[str, str, str]) -> PlainLayout[Any, Any, Any]:
     """Rows whose values are tuples, as their forms say."""
     return PlainLayout(store, letter, forms, part=lambda value: value, join=lambda *values: values)
 

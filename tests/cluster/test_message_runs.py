@@ -1,0 +1,219 @@
+"""Runs of new messages: what is done to many at once is what is done to each, and says the same."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cluster.nodes import WrittenRows, make_message
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemq.cluster import conversion
+from tidemq.cluster import operations as ops
+from tidemq.cluster.applying import Applier
+from tidemq.cluster.conversion import Conversion
+from tidemq.cluster.message_runs import SOURCES_MAX, NewestIds
+from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, PutSession, Run, Stamp
+from tidemq.cluster.pending import Pending
+from tidemq.cluster.records import NO_DIGEST, Record, parse_record, read_run
+from tidemq.cluster.vectors import Dot
+from tidemq.errors import ClusterError
+from tidemq.store.memory import MemoryStore
+from tidemq.store.rows import PARSERS
+
+CLIENTS = ("ann", "bob", "zoë")
+OWNER = st.sampled_from([*(Owner(SESSION, each) for each in CLIENTS), Owner(GROUP, "$share/g/a")])
+# few, so that they come again; of two reactors and two nodes
+STAMP = st.builds(
+    lambda clock, reactor, node: Stamp(clock << 6 | reactor, node),
+    *[st.integers(1, 2)] * 2,
+    st.integers(1, 2),
+) | st.builds(lambda clock, node: Stamp(clock << 6, node), st.integers(3, 40), st.integers(1, 2))
+ADD = st.builds(
+    lambda owner, qos, expires_at_ms, shared, ids: (owner, qos, expires_at_ms, shared, ids),
+    OWNER,
+    st.integers(0, 2),
+    st.sampled_from([0, 0, 5_000_000]),
+    st.sampled_from([False, False, False, True]),
+    st.sampled_from([(), (), (7, 9)]),
+)
+MESSAGE = make_message("a", b"1")
+
+
+def message(stamp: Stamp, adds: list[Any]) -> list[Operation]:
+    """A message and the queues that get it."""
+    added = [
+        ops.Add(owner, stamp, qos & 1, qos, 2, expires, shared, ids)
+        for owner, qos, expires, shared, ids in adds
+    ]
+    return [ops.Payload(stamp, make_message("a", b"%d" % stamp.clock)), *added]
+
+
+def one(operation: Operation) -> list[Operation]:
+    return [operation]
+
+
+EPOCH = st.builds(Stamp, st.integers(1, 4), st.integers(1, 2))
+OTHERS = st.one_of(
+    st.builds(ops.Remove, OWNER, STAMP),
+    st.builds(ops.Send, OWNER, EPOCH, STAMP, st.integers(0, 9)),
+    st.builds(ops.Return, OWNER, EPOCH, STAMP),
+    st.builds(
+        lambda client, epoch, begins: PutSession(client, epoch, 1, begins, 0, 60, 0, 0, 0, -1),
+        st.sampled_from(CLIENTS),
+        EPOCH,
+        st.booleans(),
+    ),
+    st.builds(ops.EndSession, st.sampled_from(CLIENTS), EPOCH),
+).map(one)
+PART = st.builds(message, STAMP, st.lists(ADD, min_size=1, max_size=4)) | OTHERS
+BATCH = st.lists(PART, max_size=8).map(lambda parts: [each for part in parts for each in part])
+# records of a batch; whether it fails first
+BATCHES = st.lists(st.tuples(st.lists(BATCH, min_size=1, max_size=2), st.booleans()), max_size=5)
+
+
+def singly(operations: Iterable[Operation]) -> tuple[Operation, ...]:
+    """Runs as what they are made of."""
+    return tuple(
+        each
+        for operation in operations
+        for each in (read_run(operation.text) if isinstance(operation, Run) else [operation])
+    )
+
+
+def content(rows: WrittenRows) -> list[Any]:
+    """All that the tables say."""
+    tables: list[Any] = [rows.sessions, rows.ends, rows.entries, rows.removed, rows.payloads, rows.applied]
+    return [sorted(map(repr, table.all())) for table in tables]
+
+
+@settings(deadline=None)
+@given(BATCHES)
+def test_what_is_done_together_is_what_is_done_one_by_one(
+    batches: list[tuple[list[list[Operation]], bool]],
+) -> None:
+    sides = [WrittenRows() for _ in range(2)]
+    appliers = [Applier(rows) for rows in sides]
+    number = 0
+    for parts, fails in batches:
+        records = []
+        for operations in parts:
+            number += 1
+            records.append(parse_record(Record(Dot(1, number), NO_DIGEST, 1, {}, tuple(operations)).encoded))
+        for attempt in range(1 + fails):
+            for rows, applier, splits in zip(sides, appliers, (False, True), strict=True):
+                for record in records:
+                    applier.apply(replace(record, operations=singly(record.operations)) if splits else record)
+                if fails and not attempt:
+                    rows.discard()
+                    applier.counts.clear()
+                else:
+                    rows.take_changes()
+        together, single = sides
+        assert content(together) == content(single)
+        assert appliers[0].counts == appliers[1].counts
+    for family, parse in PARSERS.items():
+        for key, value in sides[0].store.scan(family):
+            parse(key, value)
+
+
+def test_new_messages_of_a_record_are_a_run() -> None:
+    """Else the test above would compare nothing."""
+    first, second = Stamp(64, 1), Stamp(128, 1)
+    adds = [(Owner(SESSION, client), 1, 0, False, ()) for client in ("ann", "bob")]
+    operations = [*message(first, adds), *message(second, adds[:1])]
+    record = parse_record(Record(Dot(1, 1), NO_DIGEST, 1, {}, tuple(operations)).encoded)
+    (run,) = record.operations
+    assert isinstance(run, Run)
+    assert run.count == 5
+    rows = WrittenRows()
+    assert rows.add_run(run, 0, record.dot, ()) == len(run.text)
+    assert rows.together == 3
+    assert rows.entries.get(Owner(SESSION, "bob"), first) is not None
+    assert rows.add_run(run, 0, record.dot, ()) == 0, "they are new no more"
+
+
+@pytest.mark.parametrize("cut", range(1, 60))
+def test_a_run_that_is_cut_short_is_refused(cut: int) -> None:
+    text = Record(
+        Dot(1, 1), NO_DIGEST, 1, {}, tuple(message(Stamp(64, 1), [(Owner(SESSION, "ann"), 1, 0, False, ())]))
+    ).encoded
+    with pytest.raises(ClusterError):
+        parse_record(text[:-cut])
+
+
+DESCRIBED = st.lists(
+    st.tuples(
+        st.integers(1, 40),
+        st.lists(
+            st.tuples(
+                st.integers(1, 6), st.sampled_from([None, None, None, 4]), st.sampled_from([(), (1, 2)])
+            ),
+            min_size=1,
+            max_size=4,
+        ),
+        st.booleans(),
+    ),
+    max_size=12,
+)
+
+
+def describe(messages: list[Any]) -> list[tuple[Any, ...]]:
+    """As the engine describes its work: each message with its first row, and now and then something else."""
+    rows: list[tuple[Any, ...]] = []
+    for clock, places, removes in messages:
+        key = struct.pack(">QQ", clock << 6, 1)
+        for index, (queue, place, ids) in enumerate(places):
+            text = MESSAGE if not index else None
+            rows.append(("add", queue, key, 1, False, 2, 0, ids, place, False, text))
+        if removes:
+            rows.append(("remove", places[0][0], key, 0))
+    return rows
+
+
+@settings(deadline=None)
+@given(DESCRIBED)
+def test_what_an_engine_did_is_the_same_as_a_run(messages: list[Any]) -> None:
+    made = []
+    for _ in range(2):
+        made.append(Conversion(WrittenRows(), 1, lambda: Stamp(1, 1)))
+        for number, client in enumerate(("ann", "bob", "zoë", "eve"), 1):
+            made[-1].know(number, Owner(SESSION, client), Stamp(1, 1))
+        made[-1].know(5, Owner(GROUP, "$share/g/a"))
+        made[-1].shared.add("eve")
+    rows = describe(messages)
+    together = singly(made[0].convert(rows)[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conversion, "pack_run", lambda _described, at, *_: (b"", 0, at))
+        assert together == tuple(made[1].convert(rows)[0])
+
+
+def test_only_so_many_sources_are_known() -> None:
+    newest = NewestIds((each, 0, 1) for each in range(SOURCES_MAX - 1))
+    newest.note(64, SOURCES_MAX)
+    newest.note(64, SOURCES_MAX + 1)
+    assert newest.changes() == [(SOURCES_MAX, 0, 64)]
+    newest.confirm()
+    newest.note(32 << 6, SOURCES_MAX)
+    newest.note(31 << 6, SOURCES_MAX)
+    assert newest.changes() == [(SOURCES_MAX, 0, 32 << 6)]
+
+
+def test_rows_that_are_about_to_be_written_are_read() -> None:
+    store = MemoryStore()
+    store.write([("queue", b"b", b"1"), ("queue", b"d", b"2"), ("queue", b"x", b"3")], sync=True)
+    pending = Pending(store)
+    pending.rows["queue"].update({b"c": b"4", b"a": b"5"})
+    assert pending.get("queue", b"c") == b"4"
+    assert pending.get("queue", b"b") == b"1"
+    assert pending.get("session", b"b") is None
+    assert pending.get_many("queue", [b"a", b"x", b"y"]) == [b"5", b"3", None]
+    assert [key for key, _ in pending.scan("queue")] == [b"a", b"b", b"c", b"d", b"x"]
+    assert [key for key, _ in pending.scan("queue", b"", b"b")] == [b"c", b"d", b"x"]
+    assert pending.count == 2
+    pending.clear()
+    assert pending.writes() == []
