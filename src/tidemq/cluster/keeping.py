@@ -50,7 +50,7 @@ TICK_S = 0.1
 MOVING_S = 0.005  # instead of it while a session is awaited
 PAUSE_S = 0.001  # while as many batches are under way as may be
 IN_A_ROW_MAX = 256  # messages of other nodes between two pieces of work
-TOGETHER_MAX = 16_384  # new messages in one batch
+TOGETHER_MAX = 65_536  # rows of new messages in one batch
 CAME_MAX = 16_384  # messages of other nodes that wait
 FETCHED = "fetched"
 
@@ -336,7 +336,8 @@ class ClusterKeeper(Keeper):
         """When what the work did, and all before, has its copies; and other nodes know what they are to send
         here, where it has a new subscription, or what is published there right after SUBACK would be lost.
         """
-        subscribes = any(each[:2] == ("put", "subscription") for each in work.described or ())
+        described = work.described or ()
+        subscribes = any(each[0] == "put" and each[1] == "subscription" for each in described)
         announced = self._links.announce() if subscribes and self._serves else 0
         self._answers.append(_Owed(self.node.last, work, reason, announced))
         self._settle()

@@ -42,5 +42,6 @@ cdef bint _read_group(const uint8_t* data, size_t at, size_t size, uint32_t most
 cdef bytes _bytes(const uint8_t* data, size_t size)
 cdef bint _append_group(string* text, list described, size_t* at, uint32_t* count, dict owners, set apart, set brought)
 cdef bint _append_addition(string* text, tuple row, dict owners, set apart)
+cdef bytes _reference(uint32_t count)
 cdef list _places(const uint8_t* data, Group* group, dict known, place)
-cdef object _write_addition(Addition* found, bytes number, const uint8_t* dot, dict queue, dict expiry, dict beside)
+cdef object _write_addition(Addition* found, bytes number, const uint8_t* dot, list writes)

@@ -31,7 +31,6 @@ _QUEUE_KEY = cython.declare(cython.size_t, 25)
 _KEPT_FLAGS = cython.declare(uint8_t, RETAIN)
 _COUNTED = cython.declare(uint8_t, COUNTED)
 _IDLE = cython.declare(uint8_t, IDLE)
-_REFERENCE = cython.declare(cython.size_t, 4)
 
 
 def _u32(at):
@@ -280,8 +279,8 @@ class NewestIds:
             found.clock, found.changed = clock, True
 
 
-def add_run(run: bytes, at: cython.size_t, dot: bytes, newest: NewestIds, place, pending: dict) -> int:
-    """Does a run to the rows in ``pending``, by family, from this byte on; returns the byte where the group
+def add_run(run: bytes, at: cython.size_t, dot: bytes, newest: NewestIds, place, writes: list) -> int:
+    """Does a run to the rows, by ``writes``, from this byte on; returns the byte where the group
     begins that is not done so, or the run ends.
 
     ``dot``: of its record, as rows have it. ``place``: gives the queue of a client, as keys have it; or
@@ -289,7 +288,6 @@ def add_run(run: bytes, at: cython.size_t, dot: bytes, newest: NewestIds, place,
     """
     group: Group
     addition: Addition
-    index: cython.size_t
     next: cython.size_t
     data: cython.pointer[cython.const[uint8_t]] = cython.cast(
         cython.pointer[cython.const[uint8_t]], PyBytes_AS_STRING(run)
@@ -298,11 +296,6 @@ def add_run(run: bytes, at: cython.size_t, dot: bytes, newest: NewestIds, place,
         cython.pointer[cython.const[uint8_t]], PyBytes_AS_STRING(dot)
     )
     size: cython.size_t = len(run)
-    payload: dict = pending["payload"]
-    reference: dict = pending["reference"]
-    queue: dict = pending["queue"]
-    expiry: dict = pending["expiry"]
-    beside: dict = pending["cluster"]
     known: dict = {}
     while at < size and _read_group(data, at, size, 0xFFFFFFFF, cython.address(group)):
         if not newest._is_new(group.id):
@@ -311,21 +304,24 @@ def add_run(run: bytes, at: cython.size_t, dot: bytes, newest: NewestIds, place,
         if not places:
             break
         id: bytes = _bytes(group.id, _ID)
-        payload[id] = _bytes(group.message, group.message_size)
-        count: bytes = PyBytes_FromStringAndSize(cython.NULL, _REFERENCE)
-        for index in range(_REFERENCE):
-            PyBytes_AS_STRING(count)[index] = cython.cast(
-                cython.char, (group.count - 1) >> (24 - 8 * index) & 0xFF
-            )
-        reference[id] = count
+        writes.append(("payload", id, _bytes(group.message, group.message_size)))
+        if group.count > 2:
+            writes.append(("reference", id, _reference(group.count - 1)))
         next = group.first
         for number in places:
             _read_addition(data, next, size, cython.address(addition))
-            _write_addition(cython.address(addition), number, by, queue, expiry, beside)
+            _write_addition(cython.address(addition), number, by, writes)
             next = addition.end
         newest._note(group.id)
         at = group.end
     return at
+
+
+def _reference(count):
+    """How many queues have a message, where there are several."""
+    text: string
+    _append_u32(cython.address(text), count)
+    return text
 
 
 def _places(data, group, known, place):
@@ -346,7 +342,7 @@ def _places(data, group, known, place):
     return [] if len(found) > 1 and len(set(found)) < len(found) else found
 
 
-def _write_addition(found, number, dot, queue, expiry, beside):
+def _write_addition(found, number, dot, writes):
     """The rows of one message in one queue; their layouts are those of `EntryLayout`."""
     text: cython.p_char
     ids: cython.size_t = found.ids_size - 4
@@ -361,14 +357,14 @@ def _write_addition(found, number, dot, queue, expiry, beside):
     text[0] = cython.cast(cython.char, found.fields[0] & _KEPT_FLAGS | _COUNTED)
     memset(text + _FIELDS, 0, 8)  # place in the outbox
     memcpy(text + 22, found.ids + 4, ids)
-    queue[key] = value
+    writes.append(("queue", key, value))
     if _u64(found.fields + 6):
         key = PyBytes_FromStringAndSize(cython.NULL, 32)
         text = PyBytes_AS_STRING(key)
         memcpy(text, found.fields + 6, 8)
         memcpy(text + 8, PyBytes_AS_STRING(number), 8)
         memcpy(text + 16, found.id, _ID)
-        expiry[key] = b""
+        writes.append(("expiry", key, b""))
     key = PyBytes_FromStringAndSize(cython.NULL, 1 + found.owner_size + _ID)
     text = PyBytes_AS_STRING(key)
     text[0] = ord("q")
@@ -382,4 +378,4 @@ def _write_addition(found, number, dot, queue, expiry, beside):
     memcpy(text + 29, dot, 16)
     memcpy(text + 45, found.fields, _FIELDS)
     memcpy(text + 45 + _FIELDS, found.ids, found.ids_size)
-    beside[key] = value
+    writes.append(("cluster", key, value))

@@ -2,6 +2,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tidemq.cluster.operations import Owner
+from tidemq.store import Write
 
 SOURCES_MAX: int
 
@@ -16,7 +17,7 @@ def add_run(
     dot: bytes,
     newest: NewestIds,
     place: Callable[[str], bytes],
-    pending: dict[str, dict[bytes, bytes]],
+    writes: list[Write],
 ) -> int: ...
 
 class NewestIds:

@@ -1,4 +1,4 @@
-"""A store as it will be: rows that are about to be written are read as if they were there."""
+"""A store as it will be: new rows that are about to be written are read as if they were there."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Protocol
 from tidemq.store import Write
 from tidemq.store.interface import Row
 
-FAMILIES = ("payload", "reference", "queue", "expiry", "cluster")
-
 
 class Readable(Protocol):
     """What of a `Store` is needed to read it."""
@@ -22,43 +20,39 @@ class Readable(Protocol):
 
 
 class Pending:
-    """`rows`, by family: new ones, none of which the store has. All else is the store's."""
+    """`writes`: those of new rows, which the store has not; more may be appended. All else is the store's."""
 
     def __init__(self, store: Readable) -> None:
         self._store = store
-        self.rows: dict[str, dict[bytes, bytes]] = {each: {} for each in FAMILIES}
-
-    @property
-    def count(self) -> int:
-        """Queue rows that are about to be written."""
-        return len(self.rows["queue"])
-
-    def writes(self) -> list[Write]:
-        """Those of all of them."""
-        return [(family, key, value) for family, rows in self.rows.items() for key, value in rows.items()]
+        self.writes: list[Write] = []
+        self._found: dict[str, dict[bytes, bytes]] = {}  # of the first of them, by family
+        self._looked = 0  # so many: mostly nobody asks
 
     def clear(self) -> None:
         """They are in the store now, or are not to be."""
-        for rows in self.rows.values():
-            rows.clear()
+        self.writes.clear()
+        self._found.clear()
+        self._looked = 0
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """As in `Store`."""
-        rows = self.rows.get(family)
-        found = rows.get(key) if rows else None
+        found = self._rows(family).get(key)
         return self._store.get(family, key) if found is None else found
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """As in `Store`."""
-        values = self._store.get_many(family, keys)
-        rows = self.rows.get(family)
-        if rows:
-            values = [rows.get(key, value) for key, value in zip(keys, values, strict=True)]
-        return values
+        values, rows = self._store.get_many(family, keys), self._rows(family)
+        return [rows.get(key, value) for key, value in zip(keys, values, strict=True)] if rows else values
 
     def scan(self, family: str, prefix: bytes = b"", after: bytes = b"") -> Iterator[Row]:
         """As in `Store`."""
-        there = self._store.scan(family, prefix, after)
-        rows = self.rows.get(family) or {}
+        there, rows = self._store.scan(family, prefix, after), self._rows(family)
         new = sorted(row for row in rows.items() if row[0].startswith(prefix) and row[0] > after)
         return merge(new, there, key=itemgetter(0)) if new else there
+
+    def _rows(self, family: str) -> dict[bytes, bytes]:
+        for each, key, value in self.writes[self._looked :]:
+            if value is not None:
+                self._found.setdefault(each, {})[key] = value
+        self._looked = len(self.writes)
+        return self._found.get(family, {})

@@ -220,7 +220,7 @@ class EntryLayout:
 
 
 class PayloadLayout:
-    """`payload` and `reference`. All payloads are counted, whether one or many refer to them."""
+    """`payload` and `reference`, which is there where several refer to it."""
 
     def __init__(self, store: Readable) -> None:
         self._store = store
@@ -248,10 +248,12 @@ class PayloadLayout:
     def writes(self, message_id: Stamp, _: None, value: Payload | None) -> Iterator[Write]:
         """As in `Layout`. A message does not change."""
         key = id_bytes(message_id)
-        yield "reference", key, None if value is None else struct.pack(">I", value.references)
+        several = value is not None and value.references > 1
+        if several or self._store.get("reference", key) is not None:
+            yield "reference", key, struct.pack(">I", value.references) if value and several else None
         if value is None:
             yield "payload", key, None
-        elif self._store.get("reference", key) is None:
+        elif self._store.get("payload", key) is None:
             yield "payload", key, value.message
 
 
@@ -401,12 +403,12 @@ class StoredRows(Rows):
 
     @property
     def has_changes(self) -> bool:
-        return self._pending.count > 0 or any(table.changed for table in self._tables)
+        return bool(self._pending.writes) or any(table.changed for table in self._tables)
 
     @property
     def together(self) -> int:
-        """How many rows wait that were added together."""
-        return self._pending.count
+        """How many rows are about to be written that were added together."""
+        return len(self._pending.writes)
 
     def add_run(self, run: Run, at: int, dot: Dot, apart: Container[str]) -> int:
         """As in `Rows`. Where their ids are new nothing need be read."""
@@ -416,7 +418,7 @@ class StoredRows(Rows):
                 return b""  # the queue that it has when the batch is written may be another
             return self.owners.current(Owner(SESSION, client)).to_bytes(8)
 
-        return add_run(run.text, at, encode("dot", dot), self._newest, place, self._pending.rows)
+        return add_run(run.text, at, encode("dot", dot), self._newest, place, self._pending.writes)
 
     def groups(self) -> list[Owner]:
         """Shared groups for which something waits, on whatever node."""
@@ -436,7 +438,7 @@ class StoredRows(Rows):
 
     def take_changes(self) -> list[Write]:
         clients = {*self._changed(self.sessions), *self._changed(self.ends)}
-        writes = self._pending.writes()
+        writes = [*self._pending.writes]
         for incarnation, source, clock in self._newest.changes():
             writes.append((FAMILY, b"n" + encode("Q B", incarnation, source), encode("Q", clock)))
         for each in self._tables:
