@@ -1,7 +1,8 @@
 """Batches of the engine on their way to other nodes and back, each once and in order, whatever the links do.
 
 A batch is numbered and kept until the other node has said that it has it; what was sent and not answered is
-sent again. A node that has been started anew begins with number 1 under another `life`.
+sent again. A node that begins with number 1 anew does so under another `life`; what is above its last 16 bits
+is another one for each process.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from tidemq.errors import ClusterError
 BATCH, INTEREST = 1, 2  # kinds of letters
 RESEND_S = 0.3
 UNDER_WAY_BYTES = 8 << 20  # sent and not answered; more waits
+
+LIVES_BITS = 16  # of a life: how often one process has begun anew
 
 _HEAD = struct.Struct(">QQB")  # life of the sender, number, kind
 _ANSWER = struct.Struct(">QQ")  # life of whom it is for, number up to which all has come
@@ -98,6 +101,11 @@ class Arriving:
 
     _life: int = 0
     _number: int = 0
+
+    def is_of_another_process(self, text: bytes) -> bool:
+        """Whether the letter is of another process of the node than those before."""
+        life = int.from_bytes(text[:8])
+        return self._life != 0 and life >> LIVES_BITS != self._life >> LIVES_BITS
 
     def take(self, text: bytes) -> Letter | None:
         """A letter, if it is the next one; None: it has come before, or one before it is missing.

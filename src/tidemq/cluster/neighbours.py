@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tidemq.cluster.mailboxes import BATCH, INTEREST, Arriving, Letter, Outgoing
+from tidemq.cluster.mailboxes import BATCH, INTEREST, LIVES_BITS, Arriving, Letter, Outgoing
 from tidemq.engine.door.node_access import NODES_MAX, NodeAccess
 from tidemq.errors import ClusterError, RefusedError, UsageError
 
@@ -52,7 +52,7 @@ class Neighbours:
     def __init__(self, access: NodeAccess, send: Callable[[int, str, bytes], object]) -> None:
         self._access = access
         self._send = send
-        self._life = secrets.randbits(63)
+        self._life = (secrets.randbits(63 - LIVES_BITS) | 1) << LIVES_BITS
         self._lock = threading.Lock()  # over what follows
         self._came: deque[tuple[str, int, bytes]] = deque()
         self._known: set[int] = set()  # nodes to be served
@@ -184,7 +184,7 @@ class Neighbours:
             return
         else:
             node.is_dead = False
-            node.outgoing = Outgoing(secrets.randbits(63))
+            node.outgoing = Outgoing(node.outgoing.life + 1)
             self._change(node, node.wanted)
         self._put_interest(node, list(self._interest.items()))
 
@@ -226,10 +226,26 @@ class Neighbours:
         # what it wants is remembered, and what came last: it may not know that it was thought to be dead
         node.is_dead = True
         self._access.drop_node(node.slot)
+        self._refuse(node)
+
+    def _refuse(self, node: Neighbour) -> None:
+        """All that the node was asked and has not answered."""
         for letter in node.outgoing.forget():
             if letter.kind == BATCH:
                 self._access.sent(node.slot, len(letter.body))
         self._access.settle(node.slot, 0x80)
+
+    def _renew(self, node: Neighbour) -> None:
+        """Its process is another one, which knows nothing of what came before, and serves the same sessions."""
+        self._refuse(node)
+        before, node.outgoing = node.outgoing, Outgoing(node.outgoing.life + 1)
+        self._put_interest(node, list(self._interest.items()))
+        with self._lock:
+            for number, put in self._put.items():
+                self._put[number] = [
+                    (node.outgoing, node.outgoing.last) if outgoing is before else (outgoing, last)
+                    for outgoing, last in put
+                ]
 
     def _take(self, kind: str, source: int, body: bytes) -> None:
         node = self._nodes.get(source)
@@ -241,6 +257,8 @@ class Neighbours:
                     if letter.kind == BATCH:
                         self._access.sent(node.slot, len(letter.body))
                 return
+            if node.arriving.is_of_another_process(body):
+                self._renew(node)
             letter_come = node.arriving.take(body)
             if letter_come is not None and self._act(node, letter_come):
                 node.arriving.took(letter_come)
