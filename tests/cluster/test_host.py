@@ -34,6 +34,7 @@ class Cluster:
         self._password = folder / "password"
         self._password.write_text("a" * 32 + "\n")
         self._password.chmod(0o600)
+        self.suspect_s = SUSPECT_S
         self.nodes: dict[str, Broker] = {}
         self.hosts: dict[str, ClusterHost] = {}
         self._addresses: list[str] = []
@@ -49,7 +50,7 @@ class Cluster:
             "cluster_listen": "127.0.0.1:0",
             "cluster_password_file": str(self._password),
             "cluster_join": tuple(self._addresses),
-            "cluster_suspect_s": SUSPECT_S,
+            "cluster_suspect_s": self.suspect_s,
             "sys_interval_s": 0.0,  # its topics are retained, too
         }
         config = Config(**{**settings, **more})
@@ -93,12 +94,12 @@ async def receive(client: Client) -> bytes:
         return (await anext(client.messages)).payload
 
 
-async def publish(client: Client, payload: bytes) -> None:
+async def publish(client: Client, payload: bytes, topic: str = "a/1") -> None:
     """Again while it is refused, as what a dead node was asked is."""
     async with asyncio.timeout(WAIT_S):
         while True:
             try:
-                await client.publish("a/1", payload, qos=1)
+                await client.publish(topic, payload, qos=1)
             except PublishError:
                 continue
             return
@@ -271,6 +272,34 @@ async def test_sessions_of_a_node_that_has_gone_go_on_elsewhere(cluster: Cluster
             found.append(await receive(ann))
         # what was refused may have been stored all the same, and come twice
         assert list(dict.fromkeys(found)) == [b"%d" % number for number in range(25)]
+
+
+async def test_clients_of_a_node_that_has_gone_find_their_sessions_on_every_other(cluster: Cluster) -> None:
+    cluster.suspect_s = 3.0
+    one, two, three = await cluster.meet("one", "two", "three")
+    names = [f"c{number}" for number in range(10)]
+    for name in names:
+        async with client(one, name) as each:
+            await each.subscribe(f"c/{name}", qos=1)
+    await one.stop()
+    async with AsyncExitStack() as stack:
+        places = [(two, three)[number % 2] for number in range(len(names))]
+        connecting = [stack.enter_async_context(client(*each)) for each in zip(places, names, strict=True)]
+        clients = await asyncio.gather(*connecting)  # they wait until a node takes their sessions
+        bob = await stack.enter_async_context(client(two, "bob"))
+        for name, each in zip(names, clients, strict=True):
+            await publish(bob, b"for you", f"c/{name}")
+            assert await receive(each) == b"for you"
+
+
+async def test_a_node_that_serves_clients_knows_what_others_want(cluster: Cluster) -> None:
+    one = await cluster.start("one")
+    async with client(one, "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+        two = await cluster.start("two")
+        async with client(two, "bob") as bob:
+            await bob.publish("a/1", b"first", qos=1)
+        assert await receive(ann) == b"first"
 
 
 async def test_a_node_that_is_back_before_it_is_missed_gets_messages_again(cluster: Cluster) -> None:

@@ -151,9 +151,12 @@ class Moves:
             self._take(client, coming, session)
 
     def _is_yielded(self, client: str, coming: Coming, home: int, now: float) -> bool:
-        """Whether the home has handed it over, or is not there."""
-        if not self._node.members.is_live(home, now):
-            return True
+        """Whether the home has handed it over. Of a node that is not there its next in the ring alone takes
+        sessions: where two took one, either would close it at the other.
+        """
+        members = self._node.members
+        if not members.is_live(home, now):
+            return next_in_ring(members.live(now), home) == self._node.incarnation
         if coming.asked != home or (coming.yielded is None and now - coming.asked_at > AGAIN_S):
             coming.asked, coming.asked_at, coming.yielded = home, now, None
             self.counts["cluster_sessions_asked"] += 1
@@ -240,7 +243,11 @@ class Moves:
             _log.error("the session of %r was here already", client)
         if coming is not None and coming.asked and coming.yielded is not None:
             self._announced.append((self._links.announce(), coming.asked, client))
-        self._finish(client, 0)
+        session = self._node.rows.sessions.get(client, None)
+        if coming is not None and session is not None and session.row.home != self._node.incarnation:
+            coming.taken = False  # another node has taken it meanwhile
+        else:
+            self._finish(client, 0)
 
     def _finish(self, client: str, reason: int) -> None:
         coming = self._coming.pop(client, None)
