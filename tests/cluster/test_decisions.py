@@ -179,6 +179,24 @@ def test_members_are_heard_suspected_and_heard_again(members: Members) -> None:
     assert members.live(9.0) == [1, 2]
 
 
+def test_a_node_has_met_all_when_it_hears_all_that_others_hear_and_is_heard(members: Members) -> None:
+    assert members.has_met_all(0.0), "there is nobody else"
+    members.hear(beat(2), 0.0)
+    assert not members.has_met_all(0.0), "it has not heard this node"
+    members.hear(beat(2, peers={1: (1, False)}), 0.0)
+    assert not members.has_met_all(0.0), "it knows it of old"
+    members.hear(beat(2, peers={1: (0, True)}), 0.0)
+    assert not members.has_met_all(0.0), "it heard the process of before"
+    members.hear(beat(2, peers={1: (1, True)}), 0.0)
+    assert members.has_met_all(0.0)
+    members.hear(beat(2, peers={1: (1, True), 3: (1, True)}), 0.0)
+    assert not members.has_met_all(0.0), "node 3 is there"
+    members.hear(beat(3, peers={1: (1, True), 2: (1, True)}), 0.0)
+    assert members.has_met_all(0.0)
+    members.hear(beat(2, peers={1: (1, True), 3: (1, False), 4: (1, False)}), SUSPECT_S)
+    assert members.has_met_all(SUSPECT_S), "nodes 3 and 4 are not there"
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

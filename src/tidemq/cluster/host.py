@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tidemq.engine.door.events import SessionRequest
     from tidemq.store import Store
 
+MEET_S = 20.0  # in which a node that starts and those that are there hear what each of them wants
 ALONE_S = 5.0  # after which a node that reaches nobody begins alone
 LOOK_S = 0.05
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
@@ -137,7 +138,24 @@ class ClusterHost:
         assert self.keeper is not None
         assert self._neighbours is not None
         self._neighbours.start()
+        begun = time.monotonic()
+        while not await asyncio.wrap_future(self.keeper.ask(self._has_met_all)):
+            if time.monotonic() - begun > MEET_S:
+                _log.warning("not all nodes have said what they want: what is published here may miss them")
+                break
+            await asyncio.sleep(LOOK_S)
         await asyncio.wrap_future(self.keeper.ask(self.keeper.serve))
+
+    def _has_met_all(self) -> bool:
+        """Whether a message that is published here goes to all nodes that want it. On the keeper's thread."""
+        assert self.keeper is not None
+        assert self._neighbours is not None
+        members, now = self.keeper.node.members, time.monotonic()
+        return members.has_met_all(now) and all(
+            self._neighbours.has_met(each)
+            for each in members.live(now)
+            if each != self.keeper.node.incarnation
+        )
 
     async def find_session(self, request: SessionRequest) -> int:
         """As in `Clustering`."""

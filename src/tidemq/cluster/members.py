@@ -163,6 +163,19 @@ class Members:
         """As a heartbeat tells of them."""
         return {each: (member.beat.boot, self.is_live(each, now)) for each, member in self._members.items()}
 
+    def has_met_all(self, now: float) -> bool:
+        """Whether each member that is there hears this process of the node, and the node all that they hear.
+
+        Of two nodes that begin at once and meet a third one, that one hears one of them first, and so says
+        it to the other together with the word that the other is heard: one of the two knows of both.
+        """
+        own = (self._own.boot, True)
+        there = [each.beat for each in self._members.values() if self.is_live(each.beat.incarnation, now)]
+        return all(
+            beat.peers.get(self._own.incarnation) == own
+            and all(self.is_live(peer, now) for peer, (_, heard) in beat.peers.items() if heard)
+            for beat in there
+        )
 
 def next_in_ring(incarnations: Collection[int], after: int) -> int:
     """The next one in the order of numbers, which begins anew at its end."""

@@ -41,6 +41,9 @@ class Neighbour:
     outgoing: Outgoing
     arriving: Arriving = field(default_factory=Arriving)
     wanted: dict[str, int] = field(default_factory=dict)
+    doubtful: set[str] = field(default_factory=set)  # of these, what it has not named since it began anew
+    has_said_all: bool = False  # what it wants, since it was started
+    greeting: int = 0  # the letter by which it knows all that this node wanted when they met
     is_dead: bool = False
 
 
@@ -93,6 +96,12 @@ class Neighbours:
             else:
                 self.counts["cluster_letters_dropped"] += 1
         self._access.poke()
+
+    def has_met(self, node: int) -> bool:
+        """Whether this node and that one know what each of them wants."""
+        with self._lock:
+            found = self._nodes.get(node)
+            return found is not None and found.has_said_all and found.outgoing.answered >= found.greeting
 
     def announce(self) -> int:
         """As in `Links`."""
@@ -186,10 +195,15 @@ class Neighbours:
             node.is_dead = False
             node.outgoing = Outgoing(node.outgoing.life + 1)
             self._change(node, node.wanted)
+        self._put_all_interest(node)
+
+    def _put_all_interest(self, node: Neighbour) -> None:
+        """Ends with an empty letter."""
         self._put_interest(node, list(self._interest.items()))
+        node.greeting = node.outgoing.put(INTEREST, b"[]")
 
     def _put_interest(self, node: Neighbour, changes: list[tuple[str, int]]) -> None:
-        for at in range(0, max(len(changes), 1), FILTERS_AT_ONCE):
+        for at in range(0, len(changes), FILTERS_AT_ONCE):
             node.outgoing.put(INTEREST, json.dumps(changes[at : at + FILTERS_AT_ONCE]).encode())
 
     def _tell_interest(self) -> None:
@@ -236,10 +250,11 @@ class Neighbours:
         self._access.settle(node.slot, 0x80)
 
     def _renew(self, node: Neighbour) -> None:
-        """Its process is another one, which knows nothing of what came before, and serves the same sessions."""
+        """Its process is a new one, which knows nothing of what came before, and serves the same sessions."""
         self._refuse(node)
         before, node.outgoing = node.outgoing, Outgoing(node.outgoing.life + 1)
-        self._put_interest(node, list(self._interest.items()))
+        node.has_said_all = False
+        self._put_all_interest(node)
         with self._lock:
             for number, put in self._put.items():
                 self._put[number] = [
@@ -277,13 +292,17 @@ class Neighbours:
             raise ClusterError(f"a letter of the kind {letter.kind}; 1 and 2 are known")
         changes = [(str(text), int(count)) for text, count in json.loads(letter.body)]
         if letter.number == 1:  # all that it wants
-            self._change(node, dict.fromkeys(node.wanted, GONE))
-            node.wanted.clear()
+            node.doubtful, node.has_said_all = set(node.wanted), False
         known = dict(changes)
+        node.doubtful.difference_update(known)
+        if not changes:  # that was all; what it wanted all the time it has got all the time
+            known = dict.fromkeys(node.doubtful, GONE)
+            node.doubtful.clear()
+            node.has_said_all = True
         self._change(
             node, {text: known[text] for text in known if node.wanted.get(text, GONE) != known[text]}
         )
-        _update(node.wanted, changes)
+        _update(node.wanted, list(known.items()))
         return True
 
 
