@@ -23,8 +23,10 @@ from cluster.transport.kit import (
 from listeners.conftest import Authority
 from waiting import until, wait_until
 
+from tidemq.cluster.transport.connecting import RefusedError
+from tidemq.cluster.transport.link import IdleError, Link
 from tidemq.cluster.transport.server import find_program
-from tidemq.cluster.transport.settings import Bounds, Security, parse_address
+from tidemq.cluster.transport.settings import Bounds, Patience, Security, parse_address
 from tidemq.cluster.transport.transport import Transport
 from tidemq.errors import ClusterError, UsageError
 from tidemq.testing.ports import free_port
@@ -340,3 +342,34 @@ def test_what_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="is no address"):
         transport.join(["nowhere"])
     transport.close()
+
+
+async def test_a_node_that_was_connected_is_sought_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it is refused: its server may be there already, and the node itself not yet."""
+    pauses: list[float] = []
+    security = secure(tmp_path)
+    home = Transport(cluster="x", incarnation=1, address="127.0.0.1:2", security=security, events=Heard())
+    link = Link("127.0.0.1:1", home)
+    answers = iter([RefusedError("at first"), None, IdleError("twice"), RefusedError("still"), OSError()])
+
+    async def live() -> None:
+        answer = next(answers)
+        if answer is None:
+            link._connected()
+            raise ClusterError("the connection ended")
+        raise answer
+
+    async def pause(pause_s: float) -> None:
+        pauses.append(pause_s)
+        if len(pauses) == 5:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(link, "_live", live)
+    monkeypatch.setattr(link, "_pause", pause)
+    with pytest.raises(asyncio.CancelledError):
+        await link.run()
+    assert pauses[0] >= Patience().refused_s / 2
+    assert max(pauses[1:]) <= Patience().again_s
+    home.close()

@@ -56,7 +56,7 @@ class Inbox(Link):
         await client.subscribe(subject, cb=self._receive, pending_bytes_limit=PENDING_BYTES_MAX)
         await client.subscribe(SUBJECT, cb=self._answer)
         await client.flush()
-        self.state, self.last_error = "connected", ""
+        self._connected()
 
     async def _receive(self, msg: Msg) -> None:
         *_, kind, word = msg.subject.split(".")

@@ -22,6 +22,7 @@ from tidemq.cluster.transport.reading import Reader
 from tidemq.cluster.transport.settings import Bounds, Patience, Security
 from tidemq.errors import ClusterError
 
+QUICK_S = 30.0  # after the end of a connection to a node, in which a server that starts anew is there again
 STEADY_S = 1.0  # connected for so long, the pause before the next attempt is the first again
 TASKS_MAX = 64  # answers of one server that are waited for
 
@@ -58,6 +59,7 @@ class Link:
         self.address, self.home = address, home
         self.state: State = "connecting"
         self.last_error = ""
+        self._was_connected = False  # since the last pause
         self.client: Client | None = None  # while it is connected
         self._hurry = asyncio.Event()
         self._closed = asyncio.Event()
@@ -67,7 +69,7 @@ class Link:
 
     async def run(self) -> None:
         patience = self.home.patience
-        pause_s = patience.retry_s
+        pause_s, quick_until = patience.retry_s, 0.0
         while True:
             began = time.monotonic()
             longest_s = pause_s
@@ -85,7 +87,12 @@ class Link:
             except Exception as error:  # noqa: BLE001 - a defect of ours must not end the link for good
                 _log.exception("the connection to %s failed", self.address)
                 self._failed(error)
-            pause_s = patience.retry_s if time.monotonic() - began > STEADY_S else pause_s
+            now = time.monotonic()
+            pause_s = patience.retry_s if now - began > STEADY_S else pause_s
+            if self._was_connected:
+                self._was_connected, quick_until = False, now + QUICK_S
+            if now < quick_until:  # longer, and the nodes take each other for dead
+                longest_s = min(longest_s, patience.again_s)
             await self._pause(random.uniform(longest_s / 2, longest_s))
             pause_s = min(pause_s * 2, patience.retry_s_max)
 
@@ -98,6 +105,9 @@ class Link:
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._hurry.wait()
+
+    def _connected(self) -> None:
+        self.state, self.last_error, self._was_connected = "connected", "", True
 
     def _failed(self, error: Exception) -> None:
         self.state = "waiting"
@@ -243,7 +253,7 @@ class PeerLink(Link):
     async def _serve(self, client: Client) -> None:
         own, peer = self.home.hello, self.peer
         assert peer is not None
-        self.state, self.last_error = "connected", ""
+        self._connected()
         self.outbox.open()
         subject = f"tidemq.{own.cluster}.{peer:016x}"
         self.begin(self.outbox.send_all(client, subject, f"{own.incarnation:016x}"))

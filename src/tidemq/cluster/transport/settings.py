@@ -147,6 +147,7 @@ class Patience:
     ping_s: float = 1.0  # between two questions whether a server still answers
     retry_s: float = 0.1  # before the first attempt after a connection; doubles
     retry_s_max: float = 5.0
+    again_s: float = 0.3  # at most, soon after the end of a connection to a node
     refused_s: float = 20.0  # after a refusal, which somebody must mend first
     trim_s: float = 1.0  # between two removals of old copies at one server
 
