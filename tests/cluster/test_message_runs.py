@@ -180,11 +180,10 @@ def describe(messages: list[Any]) -> list[tuple[Any, ...]]:
 def test_what_an_engine_did_is_the_same_as_a_run(messages: list[Any]) -> None:
     made = []
     for _ in range(2):
-        made.append(Conversion(WrittenRows(), 1, lambda: Stamp(1, 1)))
+        made.append(Conversion(WrittenRows(), 1, lambda: Stamp(1, 1), lambda _: None, {"eve"}))
         for number, client in enumerate(("ann", "bob", "zoë", "eve"), 1):
             made[-1].know(number, Owner(SESSION, client), Stamp(1, 1))
         made[-1].know(5, Owner(GROUP, "$share/g/a"))
-        made[-1].shared.add("eve")
     rows = describe(messages)
     together = singly(made[0].convert(rows)[0])
     with pytest.MonkeyPatch.context() as patch:

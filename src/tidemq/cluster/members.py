@@ -177,6 +177,7 @@ class Members:
             for beat in there
         )
 
+
 def next_in_ring(incarnations: Collection[int], after: int) -> int:
     """The next one in the order of numbers, which begins anew at its end."""
     ring = sorted(incarnations)
