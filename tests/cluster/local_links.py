@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from waiting import until
@@ -143,6 +143,9 @@ class LocalCluster:
 
     def figures(self) -> ClusterFigures | None:
         return self.keeper.survey.figures(time.monotonic()) if self.keeper is not None else None
+
+    async def drain(self, _disconnect_all: Callable[[], Awaitable[int]]) -> None:
+        raise NotImplementedError
 
     async def forget(self, who: str) -> str:
         assert self.keeper is not None

@@ -42,7 +42,7 @@ def resend_qos_2(publisher: Client, port: int, payload: bytes) -> Client:
 
 
 async def test_what_is_stored_stays_and_its_publishers_are_disconnected(nodes: Nodes) -> None:
-    await nodes.meet("one", "two", degraded="refuse", suspect_s=3.0)
+    await nodes.meet("one", "two", degraded="refuse", suspect_s=2.0)
     one = nodes.brokers["one"]
 
     def begin() -> list[Client]:
@@ -76,7 +76,7 @@ async def test_what_is_stored_stays_and_its_publishers_are_disconnected(nodes: N
 
     await asyncio.to_thread(go_on)
     assert nodes.count("one", "entry") == len(KINDS)
-    await nodes.start("two", degraded="refuse", suspect_s=3.0)
+    await nodes.start("two", degraded="refuse", suspect_s=2.0)
     await until(lambda: not nodes.keepers["one"].promises.is_degraded)
 
     async def is_taken() -> bool:

@@ -19,8 +19,8 @@ from tidemq.cluster.members import SUSPECT_S, encode_heartbeat, parse_heartbeat
 from tidemq.store import Write
 from tidemq.store.rocksdb import RocksDBStore
 
-SYNC_S = 6.0  # of the slow disk
-SHORT_S = 2.5  # after which a node that is silent counts as dead
+SYNC_S = 4.5  # of the slow disk
+SHORT_S = 2.0  # after which a node that is silent counts as dead
 
 
 class SlowStore(RocksDBStore):

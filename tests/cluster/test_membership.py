@@ -15,7 +15,7 @@ from waiting import until
 
 from tidemq.broker import Broker
 from tidemq.cluster.members import SUSPECT_S
-from tidemq.cluster.membership import Membership
+from tidemq.cluster.membership import DROP_S, Membership
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import Clear, Operation, Strike
 from tidemq.errors import ClusterError
@@ -66,7 +66,8 @@ def test_a_node_that_is_forgotten_holds_up_no_log_any_more() -> None:
     assert list(one.rows.log.of(1))  # the third node may want it
     membership, links = membership_of(one)
     assert membership.forget("n3", LATE_S, settled={3}) == "n3 (0000000000000003)"
-    membership.advance()
+    membership.advance(LATE_S)
+    membership.advance(LATE_S + DROP_S + 0.1)
     assert (one.members.incarnations, links.dropped) == ([1, 2], [3])
     two.receive(one.record(1, 2) or b"")
     two.synced(two.rows.vector)

@@ -101,7 +101,8 @@ async def test_a_cluster_is_shown_as_it_is_and_a_node_that_goes_is_seen_to_go(cl
     await until(is_named, "readiness names the alarm", poll_s=0.1)
 
 
-async def test_why_a_node_was_refused_is_shown(cluster: Cluster) -> None:
+async def test_why_a_node_was_refused_is_shown(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemq.cluster.host.ALONE_S", 1.0)
     one = await cluster.start("one", admin_port=free_port())
     two = await cluster.start("two", cluster_name="elsewhere")
 

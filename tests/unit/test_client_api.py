@@ -180,6 +180,7 @@ async def test_the_interface_describes_itself(config: Config) -> None:
         ("/api/v1/drops", "get"),
         ("/api/v1/bridges", "get"),
         ("/api/v1/cluster", "get"),
+        ("/api/v1/cluster/drain", "post"),
         ("/api/v1/cluster/forget", "post"),
         ("/api/v1/events", "get"),
         ("/api/v1/messages", "get"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -62,8 +62,18 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainFigures:
+    """Of a node that leaves: its sessions go to the others; it is about to be no member; it is none."""
+
+    phase: Literal["moving", "leaving", "left"]
+    sessions_left: int  # as of the last look
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterFigures:
-    """A cluster as one of its nodes sees it. `degraded`: what is not as it should be, in words."""
+    """A cluster as one of its nodes sees it. `degraded`: what is not as it should be, in words; `drain`: of
+    this node; None: it stays.
+    """
 
     name: str
     members: Sequence[MemberFigures]
@@ -71,6 +81,7 @@ class ClusterFigures:
     log_bytes: int
     degraded: Sequence[str]
     troubles: Sequence[Trouble]
+    drain: DrainFigures | None = None
 
 
 class Clustering(Protocol):
@@ -99,6 +110,11 @@ class Clustering(Protocol):
 
     def figures(self) -> ClusterFigures | None:
         """How the cluster is; never waits. None: the node has not begun."""
+
+    async def drain(self, disconnect_all: Callable[[], Awaitable[int]]) -> None:
+        """The node begins to leave. `disconnect_all` ends the connections of all clients, with a reason, and
+        gives how many there were. ClusterError where nobody could take the sessions.
+        """
 
     async def forget(self, who: str) -> str:
         """A node is gone for good, by its name or incarnation; gives both. ClusterError: it may not be."""

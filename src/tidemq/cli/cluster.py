@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,7 @@ from tidemq.cli.admin_request import (
 from tidemq.errors import UsageError
 
 PATH = "/api/v1/cluster"
+LOOK_S = 0.5
 
 app = typer.Typer(
     help="Look after a cluster, over the admin API of one of its nodes.",
@@ -48,6 +50,26 @@ def status(
             print(json.dumps(answer))
         else:
             _show(answer)
+
+    exit_with(run)
+
+
+@app.command()
+def drain(url: Url = DEFAULT_URL, token_file: TokenFile = "", cafile: CaFile = "") -> None:
+    """Have the node that is asked leave the cluster: its sessions go to the others first. Returns when it can
+    be stopped."""
+
+    def run() -> None:
+        api = Api(url, token_file, cafile)
+        state = api.ask("POST", f"{PATH}/drain")
+        said = None
+        while state["phase"] != "left":
+            if state != said:
+                print(f"{state['phase']}: {state['sessions_left']} sessions are left", flush=True)
+                said = state
+            time.sleep(LOOK_S)
+            state = _ask(api)["drain"]
+        print("the node has left the cluster, and can be stopped")
 
     exit_with(run)
 

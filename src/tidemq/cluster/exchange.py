@@ -59,6 +59,7 @@ class Exchange:
         self._beat_at = -BEAT_S
         self._now = now
         self._fetched = itertools.count()
+        self._applied_by: dict[int, int] = {}  # the last record of this node that others have, by node
         self.counts: Counter[str] = Counter()
         self.troubles = Troubles()
         self._acts: dict[str, Callable[[int, bytes], list[Record]]] = {
@@ -150,6 +151,13 @@ class Exchange:
             self._links.copy(replica, piece)
         self._copied, self._copied_at = self.node.durable, now
 
+    def all_have(self, number: int, now: float) -> bool:
+        """Whether this record, and all before, is at every node that is there, and in the replica's log for
+        those that are not.
+        """
+        copied = self._replica is None or self._confirmed >= number
+        return copied and all(self._applied_by.get(each, 0) >= number for each in self._others(now))
+
     def copies_lost(self, to: int, first: int) -> None:
         """The replica lacks this node's records from this one on."""
         if to == self._replica:
@@ -212,7 +220,7 @@ class Exchange:
         if self.node.rows.struck.get(source, None) is not None:
             self._links.send(source, STRUCK, b"")  # it may not know
         self.node.hear(beat, self._now)
-        self._promises.copied(beat.applied.get(self.node.incarnation, 0))  # also where it came by a snapshot
+        self._hear_applied(source, _NUMBER.pack(beat.applied.get(self.node.incarnation, 0)))
         self._links.meet(beat.incarnation, beat.address)
         self._links.greet(beat.incarnation)
         for line in beat.addresses.splitlines()[:MEMBERS_MAX]:
@@ -226,9 +234,11 @@ class Exchange:
     def _hear_records(self, _source: int, body: bytes) -> list[Record]:
         return self.records_came(_unpack(body))
 
-    def _hear_applied(self, _source: int, body: bytes) -> list[Record]:
+    def _hear_applied(self, source: int, body: bytes) -> list[Record]:
         """Who has applied a record, durably, has the best of copies."""
-        self._promises.copied(_NUMBER.unpack(body)[0])
+        (number,) = _NUMBER.unpack(body)
+        self._promises.copied(number)
+        self._applied_by[source] = max(number, self._applied_by.get(source, 0))
         return []
 
     def _hear_ask(self, source: int, body: bytes) -> list[Record]:

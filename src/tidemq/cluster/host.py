@@ -8,12 +8,13 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidemq.broker.clustering import ClusterFigures, DrainFigures
 from tidemq.cluster.connections import copies_of, unreached
 from tidemq.cluster.counters import CLUSTER_COUNTERS
 from tidemq.cluster.exchange import BEAT
@@ -29,7 +30,6 @@ from tidemq.engine.door.node_access import NodeAccess
 from tidemq.errors import ClusterError
 
 if TYPE_CHECKING:
-    from tidemq.broker.clustering import ClusterFigures
     from tidemq.engine import Engine, StoreAccess
     from tidemq.engine.door.events import SessionRequest
     from tidemq.store import Store
@@ -39,6 +39,8 @@ ALONE_S = 5.0  # after which a node that reaches nobody begins alone
 LOOK_S = 0.05
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 KEPT_BYTES = 16 << 20  # of memory that is free, in each arena, before it is given back
+DRAIN_LOOK_S = 0.2
+USE_ANOTHER_SERVER = 0x9C
 
 _log = logging.getLogger("tidemq.cluster")
 
@@ -63,6 +65,7 @@ class ClusterHost:
         self._addresses: dict[int, str] = {}
         self._others: list[str] = []  # where other nodes may be reached
         self._heartbeats: Heartbeats | None = None
+        self._draining: asyncio.Task[None] | None = None  # None: the node stays
         self._troubles = Troubles()  # of what is reached at an address
 
     # --- as the broker calls it --------------------------------------------------------------------
@@ -113,7 +116,7 @@ class ClusterHost:
         beat = partial(self._transport.broadcast, BEAT)
         self._heartbeats = Heartbeats(beat, lambda: -math.inf if keeper.died else keeper.times.seen_s)
         self._heartbeats.start()
-        self._others = [each for each in config.cluster_join if each != own.address]
+        self._others = [each for each in (*config.cluster_join, *keeper.rejoins) if each != own.address]
         self._transport.join(self._others)
         self._transport.start()
         await self._catch_up(keeper)
@@ -129,6 +132,12 @@ class ClusterHost:
             if await asyncio.wrap_future(keeper.ask(lambda: keeper.is_up_to_date)):
                 return
             if not self._transport_of_now().connected() and time.monotonic() - begun > ALONE_S:
+                if keeper.rejoins:
+                    where = ", ".join(self._others)
+                    raise ClusterError(
+                        f"this node has left the cluster, and begins as a new one: start another one first;"
+                        f" none of these can be reached: {where}"
+                    )
                 _log.warning("no other node can be reached: this one begins alone")
                 return
             await asyncio.sleep(LOOK_S)
@@ -160,6 +169,8 @@ class ClusterHost:
     async def find_session(self, request: SessionRequest) -> int:
         """As in `Clustering`."""
         assert self.keeper is not None
+        if self._draining is not None:
+            return USE_ANOTHER_SERVER
         return await asyncio.wrap_future(self.keeper.connect(request.client_id, request.clean_start))
 
     def session_ready(self, connection: int, reason: int) -> None:
@@ -191,7 +202,41 @@ class ClusterHost:
         troubles = sorted(
             [*keeper.exchange.troubles.all(), *self._troubles.all()], key=lambda trouble: trouble.at
         )
-        return replace(found, members=members, degraded=degraded, troubles=troubles)
+        phase = keeper.draining.phase
+        drain = DrainFigures(phase, keeper.draining.sessions_left) if phase else None
+        return replace(found, members=members, degraded=degraded, troubles=troubles, drain=drain)
+
+    async def drain(self, disconnect_all: Callable[[], Awaitable[int]]) -> None:
+        """As in `Clustering`."""
+        keeper = self.keeper
+        assert keeper is not None
+        await asyncio.wrap_future(keeper.ask(lambda: keeper.draining.begin(time.monotonic())))
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._leave(keeper, disconnect_all))
+
+    async def _leave(self, keeper: ClusterKeeper, disconnect_all: Callable[[], Awaitable[int]]) -> None:
+        _log.warning("this node leaves the cluster: its sessions go to the others")
+        try:
+            while True:
+                if await disconnect_all() == 0 and await self._owes_nothing(keeper):
+                    break
+                await asyncio.sleep(DRAIN_LOOK_S)
+            await asyncio.wrap_future(keeper.ask(keeper.draining.leave))
+            while True:
+                if keeper.draining.phase == "left":
+                    break
+                await asyncio.sleep(LOOK_S)
+        except Exception as error:  # noqa: BLE001 - the broker ends, or something is to be mended
+            _log.error("this node has not left the cluster: %s", error)
+            return
+        if self._heartbeats is not None:
+            await asyncio.to_thread(self._heartbeats.close)
+        _log.warning("this node has left the cluster, and can be stopped")
+
+    async def _owes_nothing(self, keeper: ClusterKeeper) -> bool:
+        assert self._neighbours is not None
+        settled = await asyncio.wrap_future(keeper.ask(lambda: keeper.is_settled))
+        return settled and self._neighbours.is_idle()
 
     async def forget(self, who: str) -> str:
         """As in `Clustering`."""
@@ -201,9 +246,11 @@ class ClusterHost:
     def problems(self) -> Sequence[str]:
         """As in `Clustering`."""
         keeper = self.keeper
-        if keeper is None or not keeper.survey.has_looked or not keeper.promises.refuses:
+        if keeper is None or not keeper.survey.has_looked:
             return []
-        return [keeper.promises.problem]
+        if self._draining is not None:
+            return ["this node leaves the cluster: clients are to use another one"]
+        return [keeper.promises.problem] if keeper.promises.refuses else []
 
     def counts(self) -> dict[str, int]:
         """As in `Clustering`."""

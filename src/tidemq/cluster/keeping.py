@@ -22,6 +22,7 @@ from tidemq.broker.durability.queue_rows import ID, IDLE
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
 from tidemq.cluster import operations as ops
 from tidemq.cluster.conversion import Conversion, as_stamp
+from tidemq.cluster.draining import NEW_REJOINS, Draining, begin_anew, has_left
 from tidemq.cluster.exchange import BEAT, FETCH, RECORDS, STRUCK, Exchange
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.links import Links
@@ -100,6 +101,7 @@ class ClusterKeeper(Keeper):
         self._applied: list[Record] = []  # since the last batch
         self._taker: Taker | None = None  # while a snapshot is taken
         self._numbers = 0  # of queues, until the engine gives them
+        self.rejoins: list[str] = []  # where the others were; empty: the node has not left before
         self._is_struck = False  # and that was said
         self._loaded = self._serves = False  # the engine has what is at home here; and has started
         self.survey = Survey(identity.cluster)
@@ -110,6 +112,9 @@ class ClusterKeeper(Keeper):
         """Begins the node. What the engine is to have it gets by `load_engine`, when this node has heard
         where its sessions are by now.
         """
+        if has_left(self._store):
+            begin_anew(self._store)
+        self.rejoins = (self._store.get(FAMILY, NEW_REJOINS) or b"").decode().split()
         self._open()
         self._giver = Giver(self._store, self._data)
         if self._store.get(FAMILY, UNFINISHED) is not None:
@@ -133,6 +138,8 @@ class ClusterKeeper(Keeper):
         self._load_queues()
         self._access.ask_for_sessions()
         self._end_loading()
+        if self.rejoins:
+            self._store.write([(FAMILY, NEW_REJOINS, None)], sync=True)
         self._loaded = True
 
     def serve(self) -> None:
@@ -191,6 +198,7 @@ class ClusterKeeper(Keeper):
             self.node, self.rows, self.conversion, self._store, self._access, self._write
         )
         self.membership = Membership(self.node, self._links, self._write)
+        self.draining = Draining(self.node, self.moves, self.exchange, self._links, self._store, self._write)
         self._kept = self.node.last
 
     def _new_number(self) -> int:
@@ -253,7 +261,7 @@ class ClusterKeeper(Keeper):
             self._hear_of_copies()
             self._settle()
             time.sleep(PAUSE_S)
-        wait_s = MOVING_S if self.moves.is_waiting or self._answers else TICK_S
+        wait_s = MOVING_S if self.moves.is_waiting or self._answers or self.draining.phase else TICK_S
         work = self._access.take_work(min(wait_s, self._wait_s()), described=True)
         if work is not None:
             work.purges[:] = [start for start in work.purges if self._is_purged(start)]
@@ -484,14 +492,20 @@ class ClusterKeeper(Keeper):
         self._access.refuse(0)
         _log.warning("this node has taken over %d rows", rows)
 
-    def _follow_members(self) -> None:
-        self.membership.advance()
+    def _follow_members(self, now: float) -> None:
+        self.membership.advance(now)
+        self.draining.advance(now)
         verdict = self.membership.verdict
         if verdict and not self._is_struck:
             self._is_struck = True
             _log.critical("%s", verdict)
             self._access.refuse(IMPLEMENTATION_SPECIFIC_ERROR)
             self._on_death(verdict)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a node that leaves owes nothing any more. On the keeper's thread."""
+        return self.draining.is_settled and not self._answers and not self._left_operations
 
     def forget(self, who: str) -> Future[str]:
         """As `Membership.forget`, from any thread; StoreError where nothing can be stored."""
@@ -519,17 +533,18 @@ class ClusterKeeper(Keeper):
             self._errands.answer()
             now = time.monotonic()
             self._hear()
-            self._follow_members()
+            self._follow_members(now)
             self._access.raise_ids(self.node.clock.last_ns)
             self.exchange.tick(now)
             self._look(now)
             self._write([])
             self._tell_engine()
-            if self._serves:
+            if self._serves and self.draining.is_member:
                 self.moves.advance(now)
                 self.shared.advance(self.moves.orphaned, now)
             self._giver.tend(now)
-            self._take_snapshot(now)
+            if self.draining.is_member:
+                self._take_snapshot(now)
         except StoreError as error:
             self.rows.discard()
             self._report("what other nodes did cannot be stored", error)

@@ -10,6 +10,8 @@ from tidemq.cluster.node import Node
 from tidemq.cluster.operations import Operation, Strike
 from tidemq.errors import ClusterError
 
+DROP_S = 3.0
+
 
 class Membership:
     """Of one node, on the keeper's thread. `write` makes one batch durable."""
@@ -18,6 +20,7 @@ class Membership:
         self._node = node
         self._links = links
         self._write = write
+        self._seen_at: dict[int, float] = {}  # when it was seen first that they are none
         self._dropped: set[int] = set()  # that the links have been told of
         self._struck_by = 0
 
@@ -77,12 +80,17 @@ class Membership:
         struck = self._node.rows.struck.get(own.incarnation, None)
         if struck is None and not self._struck_by:
             return ""
+        if struck is not None and struck[1] == own.incarnation:
+            return ""  # it has left by itself
         return f"this node, {own.name} ({own.incarnation:016x}), {STRUCK_TEXT}"
 
-    def advance(self) -> None:
-        """Nobody waits for those who are members no more, whoever has said so."""
+    def advance(self, now: float) -> None:
+        """Nobody waits for those who are members no more, whoever has said so. They are told of it first, and
+        one that leaves hears that it may.
+        """
         for incarnation, _, _ in self._node.rows.struck.all():
-            if incarnation not in self._dropped:
+            seen_at = self._seen_at.setdefault(incarnation, now)
+            if now - seen_at >= DROP_S and incarnation not in self._dropped:
                 self._dropped.add(incarnation)
                 self._node.incoming.forget(incarnation)
                 self._links.drop(incarnation)

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from tidemq.engine import StoreAccess
 
 ASK, YIELD, DONE, GONE = "ask", "yield", "done", "gone"
-KINDS = (ASK, YIELD, DONE, GONE)
+TAKE = "take"  # a node that leaves would have another take a session
+KINDS = (ASK, YIELD, DONE, GONE, TAKE)
 AGAIN_S = 0.5  # without an answer
 LINGER_S = 1.0  # what has come for a session by then is in its queue
 DOUBLES_S = 30.0  # and twice `cluster_suspect_s`: longer than its old home takes messages for it
@@ -104,7 +105,13 @@ class Moves:
         self._settled: set[int] = set()  # dead nodes that have none any more
         self._looked_at = now
         self.orphaned: list[int] = []  # dead nodes whose sessions and queues are this node's to take
+        self.keeps_none = False  # this node leaves, and takes no sessions
         self.counts: Counter[str] = Counter()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether none is on its way, nor one here that was handed over."""
+        return not (self.is_waiting or self._handed or self._telling)
 
     @property
     def is_waiting(self) -> bool:
@@ -262,6 +269,10 @@ class Moves:
         if kind == ASK:
             self._hand_over(body.decode(errors="replace"), source)
             return
+        if kind == TAKE:
+            if not self.keeps_none:
+                self._coming.setdefault(body.decode(errors="replace"), Coming())
+            return
         if kind == YIELD:
             self._hear_yield(source, body)
             return
@@ -387,17 +398,21 @@ class Moves:
     def _take_over(self, dead: int) -> None:
         orphans = self._orphans.get(dead)
         if orphans is None:
-            _log.warning("node %016x is silent: its sessions go on here", dead)
-            orphans = self._orphans[dead] = self._sessions_of(dead)
+            found = self.sessions_of(dead)
+            first = list(itertools.islice(found, 1))
+            if first:
+                _log.warning("node %016x is not there: its sessions go on here", dead)
+            orphans = self._orphans[dead] = itertools.chain(first, found)
         for client in itertools.islice(orphans, TAKEN_AT_ONCE):
             self._coming.setdefault(client, Coming())
 
     def _settle(self, dead: list[int]) -> None:
         """Nobody waits for a dead node any more when the last of its sessions is at home elsewhere."""
         for each in dead:
-            if next(self._sessions_of(each), None) is None:
+            if next(self.sessions_of(each), None) is None:
                 self._settled.add(each)
                 self._links.taken_over(each)
 
-    def _sessions_of(self, home: int) -> Iterator[str]:
+    def sessions_of(self, home: int) -> Iterator[str]:
+        """Clients whose sessions are at home there."""
         return (client for client, _, session in self._node.rows.sessions.all() if session.row.home == home)

@@ -128,6 +128,11 @@ class Neighbours:
         """As in `Links`."""
         return self._access.taken_so_far()
 
+    def is_idle(self) -> bool:
+        """Whether everything has arrived that goes to nodes that are there."""
+        nodes = list(self._nodes.values())
+        return all(node.is_dead or node.outgoing.answered == node.outgoing.last for node in nodes)
+
     def settle(self, node: int) -> None:
         """A dead node's sessions are elsewhere: what it was asked is refused, and it is asked nothing."""
         with self._lock:

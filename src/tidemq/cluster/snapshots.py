@@ -25,6 +25,7 @@ FOLDER = "snapshot"  # in the data directory: links do not go beyond a file syst
 PIECE_BYTES = 256 << 10
 IDLE_S = 60.0  # after which a copy that nobody asks for goes
 AGAIN_S = 3.0  # without an answer
+REJOINS = b"j"  # in the family `cluster`, of a node that has left: where the others were, a line each
 UNFINISHED = b"w"  # in the family `cluster`: a snapshot has begun and not ended
 
 FAMILIES = (
@@ -38,7 +39,12 @@ FAMILIES = (
     "retained",
     FAMILY,
 )
-_OWN = (b"b", b"c", UNFINISHED)  # letters of rows of the family `cluster` that concern one node alone
+_OWN = (
+    b"b",
+    b"c",
+    REJOINS,
+    UNFINISHED,
+)  # letters of rows of the family `cluster` that concern one node alone
 
 
 class Giver:

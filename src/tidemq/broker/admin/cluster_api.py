@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Literal
@@ -10,16 +11,19 @@ from aiohttp import web
 from pydantic import Field
 
 from tidemq.broker.admin.api import Answer, Body, Endpoint, Query, Role, refuse
-from tidemq.broker.admin.asking import LATE, asked
+from tidemq.broker.admin.asking import LATE, PAUSE_S, SLICE, asked
 from tidemq.broker.admin.controls import Controls
 from tidemq.broker.admin.messages import date_of
-from tidemq.broker.clustering import ClusterFigures, Clustering, MemberFigures, Trouble
+from tidemq.broker.clustering import ClusterFigures, Clustering, DrainFigures, MemberFigures, Trouble
+from tidemq.broker.monitoring.client_lists import Cursor
+from tidemq.engine.door.figures import Question
 from tidemq.errors import ClusterError
 
+USE_ANOTHER_SERVER = 0x9C
 CHANGES = {
     400: "A wrong key or value.",
     404: "The broker is no node of a cluster.",
-    409: "The node may not be forgotten, and why.",
+    409: "The node may not be forgotten, or cannot leave, and why.",
     413: "The body is too large.",
     415: "The body is no JSON.",
 }
@@ -64,6 +68,13 @@ class TroubleAnswer(Answer):
     at: datetime
 
 
+class DrainAnswer(Answer):
+    """Of a node that leaves; when `phase` is `left` it can be stopped."""
+
+    phase: Literal["moving", "leaving", "left"]
+    sessions_left: int
+
+
 class ClusterAnswer(Answer):
     """A cluster. `name` is empty where the broker is no node of one. `log_…`: what this node keeps of its own
     log. `degraded`: what is not as it should be.
@@ -75,6 +86,7 @@ class ClusterAnswer(Answer):
     log_bytes: int
     degraded: list[str]
     troubles: list[TroubleAnswer]
+    drain: DrainAnswer | None = None  # of this node; null: it stays
 
 
 class WantedNode(Body):
@@ -111,6 +123,16 @@ class ClusterApi:
             ),
             Endpoint(
                 method="POST",
+                path="/cluster/drain",
+                summary="Have this node leave: sessions go to the others, clients are disconnected.",
+                handle=self._drain,
+                answer=DrainAnswer,
+                status=202,
+                role=Role.ADMIN,
+                refusals={**LATE, **CHANGES},
+            ),
+            Endpoint(
+                method="POST",
                 path="/cluster/forget",
                 summary="Forget a node that will not come back: no log is kept for it any more.",
                 handle=self._forget,
@@ -124,6 +146,30 @@ class ClusterApi:
     async def _show(self, _: web.Request, __: Query) -> ClusterAnswer:
         figures = self._controls.running_monitor().cluster()
         return NONE if figures is None else _shown(figures)
+
+    async def _drain(self, _: web.Request, __: Query) -> DrainAnswer:
+        node = self._node()
+        try:
+            await asked(node.drain(self._disconnect_all))
+        except ClusterError as error:
+            refuse(409, str(error))
+        figures = node.figures()
+        drain = figures.drain if figures is not None else None
+        return _drain_of(drain) or DrainAnswer(phase="moving", sessions_left=0)
+
+    async def _disconnect_all(self) -> int:
+        """Ends all connections; how many there were."""
+        lists, ended = self._controls.running_monitor().clients, 0
+        question = Question(rows_max=SLICE, away=False)
+        cursor: Cursor | None = None
+        while True:
+            page = await lists.page(question, cursor)
+            for each in page.clients:
+                ended += await self._controls.disconnect(each.client_id, USE_ANOTHER_SERVER)
+            cursor = page.cursor
+            if cursor is None:
+                return ended
+            await asyncio.sleep(PAUSE_S)
 
     async def _forget(self, _: web.Request, wanted: WantedNode) -> ForgottenNode:
         self._controls.running_monitor()
@@ -146,7 +192,14 @@ def _shown(figures: ClusterFigures) -> ClusterAnswer:
         log_bytes=figures.log_bytes,
         degraded=list(figures.degraded),
         troubles=[_trouble(each) for each in figures.troubles],
+        drain=_drain_of(figures.drain),
     )
+
+
+def _drain_of(drain: DrainFigures | None) -> DrainAnswer | None:
+    if drain is None:
+        return None
+    return DrainAnswer(phase=drain.phase, sessions_left=drain.sessions_left)
 
 
 def _member(member: MemberFigures) -> MemberAnswer:

@@ -22,7 +22,7 @@ class Controls:
     problems: Callable[[], Sequence[str]]
     reload: Callable[[], Awaitable[Mapping[str, str]]]
     decisions: Callable[[], Decisions]
-    disconnect: Callable[[str], Awaitable[bool]]
+    disconnect: Callable[..., Awaitable[bool]]  # as Broker.disconnect
     log_changed: Callable[[], None]  # to be told when the level of what is logged has
     publish: Callable[..., Awaitable[None]]  # as Broker.publish
     subscribe: Callable[..., Subscription]  # as Broker.subscribe
