@@ -11,9 +11,10 @@ COPY . /source
 RUN python3 -m venv /build \
     && /build/bin/pip install --no-cache-dir cyclonedx-bom==7.5.0 \
     && /build/bin/pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /source
+ARG EXTRAS=streams,auth
 RUN python3 -m venv --without-pip /opt/tidemq \
     && /build/bin/pip --python /opt/tidemq/bin/python install --no-cache-dir \
-        "$(echo /wheels/tidemq-*.whl)[streams,auth]" \
+        "$(echo /wheels/tidemq-*.whl)[$EXTRAS]" \
     && mkdir /opt/tidemq/share \
     && /build/bin/cyclonedx-py environment --pyproject /source/pyproject.toml --output-reproducible \
         --output-file /opt/tidemq/share/tidemq.cdx.json /opt/tidemq/bin/python
