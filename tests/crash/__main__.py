@@ -63,9 +63,9 @@ def main() -> int:
     return 1 if any(each.kinds for each in outcomes) else 0
 
 
-def summary(outcomes: list[Outcome], took_s: float) -> str:
+def summary(outcomes: list[Outcome], took_s: float, of: str = "crash") -> str:
     """One line: runs by kind of fault, how much was done, the seeds that failed."""
-    by_faults = collections.Counter(each.choice.faults for each in outcomes)
+    by_faults = collections.Counter(name for each in outcomes for name in each.choice.names())
     failed = [each for each in outcomes if each.kinds]
     kinds = collections.Counter(kind for each in failed for kind in set(each.kinds))
     parts = [
@@ -77,7 +77,7 @@ def summary(outcomes: list[Outcome], took_s: float) -> str:
         f"{len(failed)} failed"
         + (f": seeds {[each.choice.seed for each in failed]}, {dict(kinds)}" if failed else ""),
     ]
-    return "crash: " + ", ".join(parts)
+    return f"{of}: " + ", ".join(parts)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from crash.history import NEVER, History, Interest, Message
+from crash.history import NEVER, Connection, Delivery, History, Interest, Message
 
 from tidemq.errors import ProtocolError
 from tidemq.wire import (
@@ -92,13 +92,16 @@ class Link(asyncio.Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Setting:
-    """What a client is: its name, its protocol version, its choices, and where the broker listens now."""
+    """What a client is: its name, its protocol version, its choices, and where it connects now: to which
+    broker, and on which port.
+    """
 
     client_id: str
     version: int
     history: History
     choose: random.Random
-    port: Callable[[], int]
+    place: Callable[[], tuple[str, int]]
+    connack_s: float = CONNACK_S
     clean: bool = False
     receive_maximum: int = 65_535
     will: Will | None = None
@@ -114,8 +117,9 @@ class Client:
         self.clean = setting.clean  # what the next CONNECT asks for
         self.known = False  # the broker has accepted this session once
         self.attempts = 0  # to connect to this session, not knowing how they ended
-        self.accepted_at = 0  # number of the event
+        self.connection: Connection | None = None  # the last that was accepted
         self.peer_maximum = 65_535
+        self._asks: tuple[str, int] = ("", 0)  # of CONNECT: the broker, number of the event
         self._link: Link | None = None
         self._connack: asyncio.Future[Connack] | None = None
         self._lost = asyncio.Event()
@@ -136,7 +140,7 @@ class Client:
         """Connects, as often as it takes, and resumes the session."""
         while True:
             try:
-                connack = await asyncio.wait_for(self._try_to_connect(), CONNACK_S)
+                connack = await asyncio.wait_for(self._try_to_connect(), self.setting.connack_s)
             except (OSError, TimeoutError) as error:
                 self.drop()
                 if isinstance(error, TimeoutError):
@@ -152,7 +156,12 @@ class Client:
     def _accepted(self, connack: Connack) -> None:
         """Resumes at once: what follows CONNACK in the same read belongs to the resumed session."""
         kind = "connected clean" if self.clean else "connected"
-        self.accepted_at = self.note(f"{kind}, session present: {connack.session_present}")
+        broker, asked_at = self._asks
+        at = self.note(f"{kind} to {broker}, session present: {connack.session_present}")
+        self.connection = Connection(
+            self.client_id, broker, self.clean, connack.session_present, asked_at, at
+        )
+        self.history.connections.append(self.connection)
         if connack.session_present and self.attempts <= 1 and not self.known:
             self.history.fail("session back", "it was discarded, or never there", client=self.client_id)
         if self.clean:
@@ -169,7 +178,8 @@ class Client:
         self._connack = loop.create_future()
         link = Link(self.version, lambda each: self._received(link, each), lambda why: self._ended(link, why))
         self._link = link
-        await loop.create_connection(lambda: link, "127.0.0.1", self.setting.port())
+        broker, port = self.setting.place()
+        await loop.create_connection(lambda: link, "127.0.0.1", port)
         properties = Properties()
         if self.version == 5:
             expiry_s = 0 if self.clean else NEVER_EXPIRES_S
@@ -182,6 +192,7 @@ class Client:
             will=self.setting.will,
             properties=properties,
         )
+        self._asks = (broker, self.note(f"sends CONNECT to {broker}"))
         link.send(connect)
         self.attempts += not self.clean
         return await self._connack
@@ -203,10 +214,14 @@ class Client:
         if link is not self._link:
             return
         self._link = None
-        self.note(f"connection ended: {why}")
-        self._lost.set()
+        self._over(self.note(f"connection ended: {why}"))
         if self._connack is not None and not self._connack.done():
             self._connack.set_exception(ConnectionResetError(why))
+
+    def _over(self, at: int) -> None:
+        if self.connection is not None:
+            self.connection.ended_at = min(self.connection.ended_at, at)
+        self._lost.set()
 
     async def lost(self, within_s: float) -> bool:
         """Waits for the connection's end; false where it holds for so long."""
@@ -219,7 +234,7 @@ class Client:
     def drop(self) -> None:
         """Ends the connection without DISCONNECT."""
         link, self._link = self._link, None
-        self._lost.set()
+        self._over(len(self.history.events))
         if link is not None:
             link.abort()
 
@@ -228,7 +243,7 @@ class Client:
         self.note("leaves")
         self.send(Disconnect())
         link, self._link = self._link, None
-        self._lost.set()
+        self._over(len(self.history.events))
         if link is not None:
             asyncio.get_running_loop().call_later(LEAVE_S, link.abort)
 
@@ -286,6 +301,7 @@ class Publisher(Client):
     def _send(self, packet_id: int, message: Message, *, dup: bool) -> None:
         at = self.note(f"sends PUBLISH {packet_id}{' DUP' if dup else ''}", message)
         message.sent_at = min(message.sent_at, at)
+        message.sends.append(at)
         publish = Publish(
             topic=message.topic,
             payload=message.payload,
@@ -408,9 +424,10 @@ class Subscriber(Client):
         for each in mine:
             each.ending_at = min(each.ending_at, at)
         await super().discard()
+        assert self.connection is not None
         for each in mine:
-            each.ended_at = min(each.ended_at, self.accepted_at)
-            each.discarded_at = min(each.discarded_at, self.accepted_at)
+            each.ended_at = min(each.ended_at, self.connection.accepted_at)
+            each.discarded_at = min(each.discarded_at, self.connection.accepted_at)
 
     def has_acknowledged_state(self) -> bool:
         mine = [each for each in self.history.interests if each.subscriber == self.client_id]
@@ -481,7 +498,11 @@ class Subscriber(Client):
         if packet.retain:
             self.retained[packet.topic] = packet.payload
         elif message is not None:
-            self.history.delivered(self.client_id, message, packet.qos, at)
+            self.history.deliveries.append(
+                Delivery(
+                    self.client_id, message, packet.qos, at, packet.dup, packet.packet_id, self.connection
+                )
+            )
         if packet.qos == 1:
             self.due[0].append(Puback(packet_id=packet.packet_id))
         elif packet.qos == 2:

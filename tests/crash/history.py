@@ -11,10 +11,12 @@ import itertools
 import re
 import time
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 SHOWN_MAX = 60  # events of a failure's history
 NEVER = 1 << 60
+KILLED, STOPPED = "is killed", "is stopped"  # kinds of faults that take a broker's memory
 
 
 @dataclass(slots=True)
@@ -29,11 +31,35 @@ class Message:
     payload: bytes
     sent_at: int = NEVER
     acknowledged_at: int = NEVER  # PUBACK or PUBREC that says success
+    sends: list[int] = field(default_factory=list)  # each PUBLISH, the first too
     refused: bool = False  # a reason code said no: it may come or not
 
     def __str__(self) -> str:
         retain = " retain" if self.retain else ""
         return f"{self.publisher} #{self.number} QoS {self.qos}{retain} on {self.topic}"
+
+
+@dataclass(slots=True)
+class Connection:
+    """One that a broker, of many perhaps, has accepted: from CONNECT to its end as its client saw it."""
+
+    client: str
+    broker: str
+    clean: bool
+    session_present: bool
+    asked_at: int
+    accepted_at: int
+    ended_at: int = NEVER
+
+
+@dataclass(slots=True)
+class Fault:
+    """Something that was done to a broker, or between brokers."""
+
+    kind: str
+    broker: str
+    at: int
+    ended_at: int = NEVER
 
 
 @dataclass(slots=True)
@@ -44,6 +70,9 @@ class Delivery:
     message: Message
     qos: int
     at: int
+    dup: bool = False
+    packet_id: int = 0
+    connection: Connection | None = None
 
 
 @dataclass(slots=True)
@@ -113,12 +142,14 @@ def filter_pattern(topic_filter: str) -> re.Pattern[str]:
 
 @dataclass(slots=True)
 class History:
-    """Events, messages, subscriptions and deliveries of one run."""
+    """Events, messages, subscriptions, connections, deliveries and faults of one run."""
 
     events: list[tuple[float, str, str, Message | None]] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     interests: list[Interest] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
+    connections: list[Connection] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     started_s: float = field(default_factory=time.monotonic)
 
@@ -131,8 +162,15 @@ class History:
         self.note(client or "verdict", f"FAILURE {kind}: {text}", message)
         self.failures.append(Failure(kind, text, message, client))
 
-    def delivered(self, subscriber: str, message: Message, qos: int, at: int) -> None:
-        self.deliveries.append(Delivery(subscriber, message, qos, at))
+    def begin_fault(self, kind: str, broker: str) -> Fault:
+        """It lasts until its `ended_at` is set."""
+        fault = Fault(kind, broker, self.note(broker, kind))
+        self.faults.append(fault)
+        return fault
+
+    def fault(self, kind: str, broker: str) -> None:
+        """One of a moment."""
+        self.begin_fault(kind, broker).ended_at = len(self.events)
 
     def explain(self, failure: Failure) -> str:
         """The events that concern a failure's message and the broker, and its client's connections."""
@@ -140,7 +178,7 @@ class History:
         for number, (at_s, who, what, message) in enumerate(self.events, 1):
             of_message = message is not None and message is failure.message
             of_client = message is None and who == failure.client and not what.startswith("got PUB")
-            if of_message or of_client or who == "broker":
+            if of_message or of_client or who.startswith("broker"):
                 lines.append(f"    {number:7} {at_s:8.3f} s  {who}: {what}")
         if len(lines) > SHOWN_MAX:
             half = SHOWN_MAX // 2
@@ -191,9 +229,22 @@ def judge(history: History) -> list[Failure]:
         state = "acknowledged" if message.acknowledged_at != NEVER else "sent until done"
         history.fail("lost", f"{state}, never delivered to {receiver}", message, receiver)
     _judge_copies(history)
+    _judge_repeats(history)
     _judge_order(history)
     _judge_strays(history)
     return history.failures
+
+
+def judge_returns(history: History, settled: int, since: str, of: Collection[str] = ()) -> None:
+    """Of the deliveries from number `settled` on, which came when everybody had acknowledged all before; or
+    those to some subscribers, where they are named.
+    """
+    taken = {(each.subscriber, id(each.message)) for each in history.deliveries[:settled]}
+    for delivery in history.deliveries[settled:]:
+        meant = not of or delivery.subscriber in of
+        if meant and (delivery.subscriber, id(delivery.message)) in taken:
+            text = f"was acknowledged by its subscriber, and came again after {since}"
+            history.fail("came back", text, delivery.message, delivery.subscriber)
 
 
 def _judge_copies(history: History) -> None:
@@ -213,6 +264,44 @@ def _judge_copies(history: History) -> None:
         if len(found) > 1:
             text = f"delivered {len(found)} times at QoS 2 to {receiver}"
             history.fail("twice", text, found[0].message, found[-1].subscriber)
+
+
+def _judge_repeats(history: History) -> None:
+    """At QoS 1 a message comes to a subscriber as often as its publisher has sent it, and each of these again
+    with DUP on later connections. A broker that died after it had sent a message may not know that it did.
+
+    Of shared subscriptions nothing is said: what one member has not acknowledged may come to any.
+    """
+    shared = {each.subscriber for each in history.interests if each.group}
+    found: dict[tuple[str, int], list[Delivery]] = defaultdict(list)
+    for delivery in history.deliveries:
+        if delivery.qos != 1 or delivery.connection is None or delivery.subscriber in shared:
+            continue
+        copies = found[delivery.subscriber, id(delivery.message)]
+        if any(_is_again(each, delivery) for each in copies):
+            continue
+        if copies and not _has_cause(history, copies, delivery):
+            text = f"delivered again at QoS 1 to {delivery.subscriber}, without a cause"
+            history.fail("repeated", text, delivery.message, delivery.subscriber)
+        copies.append(delivery)
+
+
+def _is_again(before: Delivery, delivery: Delivery) -> bool:
+    """Whether it is the same one, which was not acknowledged in time."""
+    same = before.packet_id == delivery.packet_id and before.connection is not delivery.connection
+    return same and delivery.dup
+
+
+def _has_cause(history: History, copies: list[Delivery], another: Delivery) -> bool:
+    if len(copies) < sum(at < another.at for at in another.message.sends):
+        return True
+    deaths = [each for each in history.faults if each.kind == KILLED]
+    return any(
+        fault.broker == each.connection.broker and each.at < fault.at < another.at
+        for fault in deaths
+        for each in copies
+        if each.connection is not None
+    )
 
 
 def _judge_order(history: History) -> None:

@@ -37,6 +37,21 @@ class RetainedTopics:
 
     async def check(self, setting: Setting) -> bool:
         """Subscribes as a new client and compares; false where the connection did not last."""
+        oldest = self._newest_acknowledged()
+        found = await self.read(setting)
+        for message, value in self._wrong(oldest, found) if found is not None else ():
+            text = f"{message.topic} has {value[:16] or 'nothing'!r}, older than this"
+            self._history.fail("retained", text, message)
+        return found is not None
+
+    async def is_right(self, setting: Setting) -> bool:
+        """Whether a new client gets what it may get."""
+        oldest = self._newest_acknowledged()
+        found = await self.read(setting)
+        return found is not None and not self._wrong(oldest, found)
+
+    async def read(self, setting: Setting) -> dict[str, bytes] | None:
+        """What a new client gets, by topic; None where the connection did not last."""
         reader = Subscriber(replace(setting, clean=True, history=History()), lambda payload: None)
         reader.eager = True
         await reader.open()
@@ -45,13 +60,11 @@ class RetainedTopics:
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline and not (reader.settled and self._is_complete(reader, oldest)):
             if await reader.lost(within_s=0.01):
-                return False
+                return None
         if await reader.lost(within_s=QUIET_S):
-            return False
+            return None
         reader.leave()
-        for topic, place in oldest.items():
-            self._compare(topic, place, reader.retained.get(topic, b""))
-        return True
+        return reader.retained
 
     def _values(self, topic: str, oldest: int) -> list[bytes]:
         """What the topic may have had since its message number `oldest` was acknowledged; empty: nothing."""
@@ -64,9 +77,11 @@ class RetainedTopics:
             topic in reader.retained or b"" in self._values(topic, place) for topic, place in oldest.items()
         )
 
-    def _compare(self, topic: str, oldest: int, value: bytes) -> None:
-        if value not in self._values(topic, oldest):
-            message = self._published[topic][max(oldest, 0)]
-            self._history.fail(
-                "retained", f"{topic} has {value[:16] or 'nothing'!r}, older than this", message
-            )
+    def _wrong(self, oldest: dict[str, int], found: dict[str, bytes]) -> list[tuple[Message, bytes]]:
+        """The last acknowledged message of each topic whose value is older, with that value."""
+        wrong = []
+        for topic, place in oldest.items():
+            value = found.get(topic, b"")
+            if value not in self._values(topic, place):
+                wrong.append((self._published[topic][max(place, 0)], value))
+        return wrong

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from crash.disk import Disk
-from crash.history import History
+from crash.history import KILLED, STOPPED, Fault, History
 from waiting import WAIT_S, happens
 
 POLL_S = 0.01
@@ -28,7 +28,7 @@ class Server:
     """One broker on one data directory; `port` is where it listened last.
 
     `settings` go into its configuration as they are, `streams` is a list of them, in JSON. `disk`, where
-    given, lies between it and its files.
+    given, lies between it and its files. `name`, as the history has it, begins with "broker".
     """
 
     def __init__(
@@ -39,25 +39,40 @@ class Server:
         history: History,
         disk: Disk | None = None,
         streams: str = "[]",
+        name: str = "broker",
     ) -> None:
+        self.name = name
+        self.environment: dict[str, str] = disk.environment if disk else {}
         self.folder, self.data, self.history, self.disk = folder, data, history, disk
         self.settings = {"host": "127.0.0.1", "port": 0, "data": str(data), **settings}
         self.streams = streams  # JSON
         self.port = 1  # nobody listens there
         self.starts = 0
+        self.serves = False  # it listens, as far as is known
+        self.serves_since_s = 0.0
+        self._down: Fault | None = None  # the last time
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def log(self) -> Path:
         """What the process started last has written."""
-        return self.folder / f"broker-{self.starts}.log"
+        return self.folder / f"{self.name.replace(' ', '-')}-{self.starts}.log"
+
+    def place(self) -> tuple[str, int]:
+        """As a client's `Setting` has it."""
+        return self.name, self.port
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def command(self) -> list[str]:
-        config = self.folder / "tidemq.toml"
+        config = self.folder / f"{self.name.replace(' ', '-')}.toml"
         config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in self.settings.items()))
         start = "from tidemq.cli import main; main()"
         return [sys.executable, "-c", start, "serve", "--config", str(config)]
@@ -68,12 +83,12 @@ class Server:
         if self.disk and (unseen := self.disk.reconcile()):
             raise BrokerError(f"the disk layer did not see how these files came to be: {unseen}")
         self.starts += 1
-        environment = os.environ | (self.disk.environment if self.disk else {})
+        environment = os.environ | self.environment
         environment["TIDEMQ_STREAMS"] = self.streams
         with self.log.open("wb") as log:
             command = self.command()
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-        self.history.note("broker", "starts")
+        self.history.note(self.name, "starts")
 
     async def ready(self) -> bool:
         """Waits until it listens; false where the process has ended before."""
@@ -81,8 +96,11 @@ class Server:
         while time.monotonic() < deadline:
             ended = not self.running
             if found := READY.search(self.log.read_text(errors="replace")):
-                self.port = int(found[1])
-                self.history.note("broker", f"is ready on port {self.port}")
+                self.port, self.serves = int(found[1]), True
+                self.serves_since_s = time.monotonic()
+                at = self.history.note(self.name, f"is ready on port {self.port}")
+                if self._down is not None:
+                    self._down.ended_at = at
                 return True
             if ended:
                 return False
@@ -97,18 +115,20 @@ class Server:
 
     def kill(self) -> None:
         """`kill -9`; nothing where it has ended already."""
+        self.serves = False
         if self._process is not None:
             self._process.kill()
             status = self._process.wait()
-            self.history.note(
-                "broker", f"is killed ({signal.Signals(-status).name if status < 0 else status})"
-            )
+            if status != -signal.SIGKILL:
+                self.history.note(self.name, f"has ended by itself ({status})")
+            self._down = self.history.begin_fault(KILLED, self.name)
             self._process = None
 
     async def stop(self) -> None:
         """SIGTERM, which it must follow well."""
         assert self._process is not None
-        self.history.note("broker", "is stopped")
+        self.serves = False
+        self._down = self.history.begin_fault(STOPPED, self.name)
         self._process.terminate()
         if not await happens(lambda: not self.running, WAIT_S):
             raise BrokerError(f"still runs {WAIT_S} s after SIGTERM")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crash.history import Failure, History, Interest, Message, filter_pattern, judge
+from crash.history import Delivery, Failure, History, Interest, Message, filter_pattern, judge
 
 
 class Story:
@@ -30,7 +30,7 @@ class Story:
 
     def deliver(self, subscriber: str, message: Message, qos: int | None = None) -> None:
         at = self.history.note(subscriber, "got PUBLISH", message)
-        self.history.delivered(subscriber, message, self.qos if qos is None else qos, at)
+        self.history.deliveries.append(Delivery(subscriber, message, self.qos if qos is None else qos, at))
 
     def kinds(self) -> list[str]:
         return [each.kind for each in judge(self.history)]

@@ -104,7 +104,7 @@ class WillRun:
             version=version,
             history=self.history,
             choose=random.Random(f"{name} of {self.choice.seed}"),
-            port=lambda: self.server.port,
+            place=self.server.place,
         )
 
     async def play(self) -> None:

@@ -1,0 +1,119 @@
+"""What is done to the nodes while their clients are at work. One node at a time; then all are there again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from cluster.processes.links import Link
+from cluster.processes.nodes import Node, Nodes
+from crash.actors import Course
+from crash.history import Fault
+from crash.server import BrokerError
+from waiting import WAIT_S, happens
+
+FAULTS = ("kill", "death", "nats", "copies", "cut", "silence", "strand", "restart", "rolling", "clock")
+CLOCK_OFF_S = 2.0  # at most: of two nodes twice that, less than `cluster_skew_s_max`
+
+
+class Chaos:
+    """The acts of one run. `faults`: kinds, of which each act has one."""
+
+    def __init__(self, nodes: Nodes, course: Course, choose: random.Random, suspect_s: float) -> None:
+        self.nodes, self.course, self.history, self.choose = nodes, course, course.history, choose
+        self._short_s = suspect_s / 3  # in which nobody is taken for dead
+
+    async def play(self, faults: tuple[str, ...]) -> None:
+        """An act for each, in their order; ends with all nodes up."""
+        acts: dict[str, Callable[[Node], Awaitable[None]]] = {
+            "kill": self._kill,
+            "death": self._death,
+            "nats": self._nats,
+            "copies": self._copies,
+            "cut": self._cut,
+            "silence": self._silence,
+            "strand": self._strand,
+            "restart": self._restart,
+            "rolling": self._rolling,
+            "clock": self._clock,
+        }
+        for fault in faults:
+            self.course.acts += 1
+            await asyncio.sleep(self.choose.uniform(0.2, 0.8))
+            await acts[fault](self.choose.choice(self.nodes.all))
+        await asyncio.sleep(self.choose.uniform(0.1, 0.3))
+
+    async def _kill(self, node: Node) -> None:
+        """It is back before anybody thinks that it is dead, if the machine is quick."""
+        node.server.kill()
+        await asyncio.sleep(self.choose.uniform(0, 0.3))
+        await node.server.start()
+
+    async def _death(self, node: Node) -> None:
+        """Its sessions go on elsewhere before it is back."""
+        words = f"node {self.nodes.incarnation(node)} is silent"
+        before = self.nodes.said().count(words)
+        node.server.kill()
+        if not await happens(lambda: self.nodes.said().count(words) > before, WAIT_S, poll_s=0.1):
+            raise BrokerError(f"nobody has taken over what {node.name} had")
+        await asyncio.sleep(self.choose.uniform(0, 1.0))
+        await node.server.start()
+
+    async def _nats(self, node: Node) -> None:
+        node.kill_nats_server()
+        await asyncio.sleep(self.choose.uniform(0, 1.0))
+
+    async def _copies(self, node: Node) -> None:
+        node.delete_copies()
+        await asyncio.sleep(self.choose.uniform(0, 1.5))
+
+    async def _cut(self, node: Node) -> None:
+        """Nobody reaches it, it reaches nobody, or both."""
+        fault = self.history.begin_fault("is cut off", node.name)
+        for link, names in self._links_of(node):
+            link.cut(*names)
+        await self._heal(fault)
+
+    async def _silence(self, node: Node) -> None:
+        """The same, but nothing is lost of what was said."""
+        fault = self.history.begin_fault("is not heard", node.name)
+        for link, names in self._links_of(node):
+            link.silence(*names)
+        await self._heal(fault)
+
+    def _links_of(self, node: Node) -> list[tuple[Link, list[str]]]:
+        """Links to it, from it, or both, with whose words are meant."""
+        others = [each for each in self.nodes if each is not node]
+        to = [(node.peers, [self.nodes.incarnation(each) for each in others])]
+        away = [(each.peers, [self.nodes.incarnation(node)]) for each in others]
+        return self.choose.choice((to, away, to + away))
+
+    async def _heal(self, fault: Fault) -> None:
+        await asyncio.sleep(self.choose.uniform(0.02, self._short_s))
+        for node in self.nodes:
+            node.peers.heal()
+        fault.ended_at = self.history.note(fault.broker, "is reached again")
+
+    async def _strand(self, node: Node) -> None:
+        """Its clients lose their connections, and it does not know yet when they connect elsewhere."""
+        fault = self.history.begin_fault("does not know that its clients have gone", node.name)
+        node.clients.strand()
+        await asyncio.sleep(self.choose.uniform(0.05, 1.0))
+        node.clients.forget()
+        fault.ended_at = self.history.note(node.name, "knows it")
+
+    async def _restart(self, node: Node) -> None:
+        await node.server.stop()
+        await node.server.start()
+
+    async def _rolling(self, _node: Node) -> None:
+        for node in self.nodes:
+            await self._restart(node)
+            await asyncio.sleep(self.choose.uniform(0, 0.3))
+
+    async def _clock(self, _node: Node) -> None:
+        """Some are set, forth or back."""
+        for node in self.choose.sample(self.nodes.all, self.choose.randint(1, len(self.nodes.all))):
+            node.set_clock(self.choose.uniform(-CLOCK_OFF_S, CLOCK_OFF_S))
+            await asyncio.sleep(self.choose.uniform(0, 0.5))

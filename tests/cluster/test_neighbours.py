@@ -1,0 +1,156 @@
+"""What a node tells others of what it wants, and what it takes from them, without an engine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tidemq.cluster import neighbours
+from tidemq.cluster.mailboxes import BATCH, INTEREST, LIVES_BITS, Outgoing
+from tidemq.cluster.neighbours import ANSWER, LETTER, Neighbours
+
+ONE, TWO = 1, 2  # nodes
+
+
+class Access:
+    """In the place of the engine's `NodeAccess`."""
+
+    def __init__(self) -> None:
+        self.filters: set[str] = set()  # of the other node
+        self.fewest: int | None = None  # of these, at any time
+        self.settled: list[tuple[int, int]] = []
+        self.batches: list[bytes] = []
+
+    def change_filters(self, _node: int, removed: list[str], added: list[str]) -> None:
+        self.filters = (self.filters - set(removed)) | set(added)
+        if self.fewest is not None:
+            self.fewest = min(self.fewest, len(self.filters))
+
+    def change_groups(self, _node: int, groups: list[tuple[str, int]]) -> None:
+        assert not groups
+
+    def members_online(self, groups: list[str]) -> list[int]:
+        return [0] * len(groups)
+
+    def interest_changes(self) -> list[tuple[str, bool]]:
+        return []
+
+    def give(self, _node: int, batch: bytes) -> bool:
+        self.batches.append(batch)
+        return True
+
+    def sent(self, _node: int, _size: int) -> None:
+        """There is room for more."""
+
+    def settle(self, node: int, reason: int) -> None:
+        self.settled.append((node, reason))
+
+    def poke(self) -> None:
+        """Nobody waits."""
+
+
+class Node:
+    """One node's neighbours, another node's letters to them, and what they have sent."""
+
+    def __init__(self) -> None:
+        self.access = Access()
+        self.sent: list[tuple[int, str, bytes]] = []
+        access: Any = self.access
+        self.neighbours = Neighbours(access, lambda *message: self.sent.append(message))
+        self.neighbours.meet(TWO)
+        self.turn()
+
+    def turn(self, *taken: tuple[int, bytes]) -> list[tuple[int, str, bytes]]:
+        """What it sends in a turn."""
+        self.sent.clear()
+        self.neighbours._turn(list(taken))
+        return list(self.sent)
+
+    def take(self, outgoing: Outgoing) -> None:
+        """All that the other node has to send."""
+        for text in outgoing.due(0.0):
+            self.neighbours.take(LETTER, TWO, text)
+        self.turn()
+
+
+def other(process: int, *filters: str) -> Outgoing:
+    """The other node, as it begins, and what it wants."""
+    outgoing = Outgoing(process << LIVES_BITS)
+    for each in filters:
+        outgoing.put(INTEREST, json.dumps([[each, 0]]).encode())
+    outgoing.put(INTEREST, b"[]")
+    return outgoing
+
+
+def answer_all(node: Node) -> None:
+    """The other node says that all has arrived."""
+    for outgoing in [each.outgoing for each in node.neighbours._nodes.values()]:
+        text = outgoing.life.to_bytes(8) + outgoing.last.to_bytes(8)
+        node.neighbours.take(ANSWER, TWO, text)
+    node.turn()
+
+
+def test_two_nodes_have_met_when_each_knows_what_the_other_wants() -> None:
+    node = Node()
+    assert not node.neighbours.has_met(TWO)
+    answer_all(node)
+    assert not node.neighbours.has_met(TWO)
+    node.take(other(7, "a", "b"))
+    assert node.neighbours.has_met(TWO)
+    assert node.access.filters == {"a", "b"}
+
+
+def test_what_a_node_wants_all_the_time_it_gets_all_the_time() -> None:
+    node = Node()
+    node.take(other(7, "a", "b", "c"))
+    node.access.fewest = len(node.access.filters)
+    node.take(other(8, "c", "d", "a"))
+    assert node.access.filters == {"a", "c", "d"}
+    assert node.access.fewest == 3
+
+
+def test_a_new_process_is_told_anew_and_what_the_old_one_was_asked_is_refused() -> None:
+    node = Node()
+    first = other(7, "a")
+    node.take(first)
+    sent = node.turn((0, b"for the old one"))
+    assert [text[-15:] for _, kind, text in sent if kind == LETTER] == [b"for the old one"]
+    node.take(other(8, "a"))
+    assert node.access.settled == [(0, 0x80)]
+    assert not node.neighbours.has_met(TWO), "it does not know yet what is wanted here"
+    answer_all(node)
+    assert node.neighbours.has_met(TWO)
+    number = int.from_bytes(node.turn((0, b"for the new one"))[0][2][8:16])
+    assert number == 2, "the first letter said what is wanted"
+
+
+def test_a_process_that_begins_anew_with_a_node_is_the_same_process() -> None:
+    """It has thought that the node was dead; that one does not begin anew in turn, and so on for ever."""
+    node = Node()
+    node.take(other(7, "a"))
+    again = other(7, "a")
+    again.life += 1
+    again.put(BATCH, b"a batch")
+    node.take(again)
+    assert node.access.settled == []
+    assert node.access.batches == [b"a batch"]
+
+
+def test_a_subscription_that_was_announced_is_known_to_a_new_process_before_it_is_acknowledged() -> None:
+    node = Node()
+    answer_all(node)
+    node.take(other(7))
+    number = node.neighbours.announce()
+    node.neighbours._interest["a"] = 0
+    node.turn()
+    node.take(other(8))
+    assert not node.neighbours.is_announced(number, lambda _node: True)
+    answer_all(node)
+    assert node.neighbours.is_announced(number, lambda _node: True)
+
+
+@pytest.fixture(autouse=True)
+def _few_filters_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "FILTERS_AT_ONCE", 2)
