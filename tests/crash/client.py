@@ -302,6 +302,7 @@ class Publisher(Client):
         at = self.note(f"sends PUBLISH {packet_id}{' DUP' if dup else ''}", message)
         message.sent_at = min(message.sent_at, at)
         message.sends.append(at)
+        message.packet_id = packet_id
         publish = Publish(
             topic=message.topic,
             payload=message.payload,

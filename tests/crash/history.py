@@ -32,6 +32,7 @@ class Message:
     sent_at: int = NEVER
     acknowledged_at: int = NEVER  # PUBACK or PUBREC that says success
     sends: list[int] = field(default_factory=list)  # each PUBLISH, the first too
+    packet_id: int = 0
     refused: bool = False  # a reason code said no: it may come or not
 
     def __str__(self) -> str:

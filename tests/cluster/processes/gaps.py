@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from crash.history import KILLED, STOPPED, Failure, History
+from crash.history import KILLED, STOPPED, Connection, Failure, History, Message
 
 MOVING_S = 10.0  # after which the old home has forgotten a session, also where a node was not there
 
@@ -64,18 +64,33 @@ def _somebody_was_slow(history: History, _failure: Failure) -> bool:
 
 
 def _its_publisher_moved(history: History, failure: Failure) -> bool:
-    """Whether the message was sent to two nodes."""
+    """Whether the message was sent to two nodes; or is lost, and an earlier one with its identifier was."""
     message = failure.message
     if message is None:
         return False
     mine = [each for each in history.connections if each.client == message.publisher]
-    sent_to = {each.broker for each in mine for at in message.sends if each.accepted_at < at <= each.ended_at}
-    return len(sent_to) > 1
+    if failure.kind == "twice":
+        return _is_of_two_nodes(message, mine)
+    return any(
+        _is_of_two_nodes(each, mine)
+        for each in history.messages
+        if each.publisher == message.publisher
+        and each.qos == message.qos == 2
+        and each.packet_id == message.packet_id
+        and each.number < message.number
+    )
+
+
+def _is_of_two_nodes(message: Message, connections: list[Connection]) -> bool:
+    nodes = {
+        each.broker for each in connections for at in message.sends if each.accepted_at < at <= each.ended_at
+    }
+    return len(nodes) > 1
 
 
 GAPS = (
-    Gap("**QoS 2 from a publisher that moves**", ("twice",), _its_publisher_moved),
-    Gap("**QoS 2 while a node ends**", ("twice",), _a_node_ended),
+    Gap("**QoS 2 from a publisher that moves**", ("twice", "lost"), _its_publisher_moved),
+    Gap("**QoS 2 while a node ends**", ("twice", "disorder"), _a_node_ended),
     Gap(
         "**A session that ends while a node is not there**",
         ("stray", "quality", "twice", "repeated", "stalled", "came back"),
@@ -105,11 +120,14 @@ def excuse(history: History) -> Counter[str]:
     """Takes out of a history's failures what is a gap's; gives how many, by the gap's sentence."""
     excused: Counter[str] = Counter()
     left = []
-    for failure in history.failures:
+    hidden: set[tuple[str, int]] = set()  # by another message's identifier: whose, and of which message
+    for failure in sorted(history.failures, key=lambda each: each.kind != "identifier"):
         causes = [each for each in GAPS if failure.kind in each.kinds and each.is_cause(history, failure)]
+        key = failure.client, id(failure.message)
         if causes:
             excused[causes[0].sentence] += 1
-        else:
+            hidden |= {key} if failure.kind == "identifier" else set()
+        elif failure.kind != "lost" or key not in hidden:
             left.append(failure)
     history.failures[:] = left
     return excused
