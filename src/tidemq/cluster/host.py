@@ -403,7 +403,7 @@ def security_of(config: Config) -> Security:
 
 def keep_memory() -> None:
     """Batches of half a megabyte come and go all the time. By its defaults malloc gives the memory of each
-    back and asks for it again, a page fault for each 4 KiB: a fifth of the CPU of messages between nodes.
+    back and asks for it again, a page fault for each 4 KiB: a sixth of the CPU of messages between nodes.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other systems' malloc has none
     if mallopt is not None:
