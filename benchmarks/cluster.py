@@ -242,7 +242,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--parts", default=",".join(PARTS), help="with commas")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each run")
-    parser.add_argument("--reactors", type=int, default=0, help="of each node; 0: the default")
+    parser.add_argument("--reactors", type=int, default=0, help="of each node; 0: together one for each core")
     parser.add_argument(
         "--data",
         type=Path,

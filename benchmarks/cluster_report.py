@@ -30,6 +30,7 @@ Load = Callable[[Workload, Nodes], tuple[dict[str, float], Outcome]]
 CONDITIONS = (
     "Loopback TCP, MQTT 3.1.1. Two nodes and one broker without a cluster run side by side; one of these "
     "sides at a time is under load, in turn. Both keep everything on the disk before they acknowledge it. "
+    "The nodes of a side have together as many reactors as there are cores, as one broker has by default. "
     "The generator shares the cores with them. CPU is user and system time of all processes of a side, "
     "brokers and `nats-server`s, from the first message until they rest: a quarter of a second with less "
     "than a tenth of a core."

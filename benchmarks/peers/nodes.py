@@ -91,7 +91,10 @@ def children(parents: Sequence[int]) -> list[int]:
 
 @contextmanager
 def started(setup: Setup, parent: Path, *, reactors: int = 0) -> Iterator[Nodes]:
-    """They run while the block does, with empty directories below `parent`; RuntimeError if they do not."""
+    """They run while the block does, with empty directories below `parent`; RuntimeError if they do not.
+    `reactors`: each node's; 0: all together have as many as there are cores.
+    """
+    reactors = reactors or max(1, len(os.sched_getaffinity(0)) // setup.nodes)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(dir=parent, prefix="nodes-")))
         password = folder / "password"
@@ -116,7 +119,7 @@ def started(setup: Setup, parent: Path, *, reactors: int = 0) -> Iterator[Nodes]
             port, data = free_port(), folder / f"node{number}"
             command = [str(Path(sys.executable).parent / "tidemq"), "serve", "--config", str(settings)]
             command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error"]
-            command += ["--data", str(data)] + (["--reactors", str(reactors)] if reactors else [])
+            command += ["--data", str(data), "--reactors", str(reactors)]
             if setup.nodes > 1:
                 command += ["--cluster-name", "bench", "--cluster-password-file", str(password)]
                 command += ["--nats-url" if setup.synced else "--cluster-listen", address]
