@@ -51,6 +51,7 @@ class Conversion:
         self._ended: set[str] = set()  # sessions in this batch
         self.shared = shared
         self._plain: list[Write] = []
+        self.subscribes = False  # of what was converted last: there are subscriptions in it
         self.counts: Counter[str] = Counter()
         self._acts: dict[str, Callable[..., Iterator[Operation]]] = {
             "add": self._add,
@@ -122,6 +123,7 @@ class Conversion:
     def _convert(
         self, described: Described, acts: dict[str, Callable[..., Iterator[Operation]]]
     ) -> tuple[list[Operation], list[Write]]:
+        self.subscribes = False
         self._messages.clear()
         self._brought.clear()
         self._ended.clear()
@@ -270,6 +272,7 @@ class Conversion:
 
     def _put_subscription(self, key: bytes, value: bytes | None) -> Iterator[Operation]:
         """What is of a stream concerns this node alone, and what ends with a session needs no word."""
+        self.subscribes = True
         end = 2 + int.from_bytes(key[:2])
         client, topic_filter = key[2:end].decode(), key[end:].decode()
         if topic_filter.startswith(STREAM):

@@ -344,9 +344,7 @@ class ClusterKeeper(Keeper):
         """When what the work did, and all before, has its copies; and other nodes know what they are to send
         here, where it has a new subscription, or what is published there right after SUBACK would be lost.
         """
-        described = work.described or ()
-        subscribes = any(each[0] == "put" and each[1] == "subscription" for each in described)
-        announced = self._links.announce() if subscribes and self._serves else 0
+        announced = self._links.announce() if self.conversion.subscribes and self._serves else 0
         self._answers.append(_Owed(self.node.last, work, reason, announced))
         self._settle()
 

@@ -35,8 +35,8 @@ cdef class NewestIds:
 # of this module alone
 cdef uint32_t _u32(const uint8_t* at) noexcept nogil
 cdef uint64_t _u64(const uint8_t* at) noexcept nogil
+cdef void _put_u32(uint8_t* at, uint32_t value) noexcept nogil
 cdef object _append_u32(string* text, uint32_t value)
-cdef object _append_u64(string* text, uint64_t value)
 cdef bint _read_addition(const uint8_t* data, size_t at, size_t size, Addition* found) noexcept nogil
 cdef bint _read_group(const uint8_t* data, size_t at, size_t size, uint32_t most, Group* found) noexcept nogil
 cdef bytes _bytes(const uint8_t* data, size_t size)

@@ -46,15 +46,17 @@ def _u64(at):
     return cython.cast(uint64_t, _u32(at)) << 32 | _u32(at + 4)
 
 
+def _put_u32(at, value):
+    at[0] = value >> 24
+    at[1] = value >> 16 & 0xFF
+    at[2] = value >> 8 & 0xFF
+    at[3] = value & 0xFF
+
+
 def _append_u32(text, value):
-    shift: cython.int
-    for shift in range(24, -1, -8):
-        text.push_back(cython.cast(cython.char, value >> shift & 0xFF))
-
-
-def _append_u64(text, value):
-    _append_u32(text, cython.cast(uint32_t, value >> 32))
-    _append_u32(text, cython.cast(uint32_t, value & 0xFFFFFFFF))
+    spelled: uint8_t[4]
+    _put_u32(cython.address(spelled[0]), value)
+    text.append(cython.cast(cython.p_char, cython.address(spelled[0])), 4)
 
 
 def _bytes(data, size):
@@ -193,22 +195,24 @@ def _append_addition(text, row, owners, apart):
     if kind != _SESSION or name in apart or not name.isascii():
         return False
     spelled: bytes = name.encode()
-    key: bytes = row[2]
-    text.push_back(_ADD)
-    text.push_back(_SESSION)
-    _append_u32(text, len(spelled))
+    head: uint8_t[6]
+    head[0], head[1] = _ADD, _SESSION
+    _put_u32(cython.address(head[2]), len(spelled))
+    text.append(cython.cast(cython.p_char, cython.address(head[0])), 6)
     text.append(PyBytes_AS_STRING(spelled), len(spelled))
-    text.append(PyBytes_AS_STRING(key), _ID)
-    retain: cython.bint = row[4]
-    text.push_back(cython.cast(cython.char, _KEPT_FLAGS if retain else 0))
-    qos: cython.int = row[3]
-    text.push_back(cython.cast(cython.char, qos))
-    _append_u32(text, row[5])
-    expires_ms: int64_t = row[6]
-    _append_u64(text, cython.cast(uint64_t, expires_ms))
-    text.push_back(0)
+    key: bytes = row[2]
     ids: tuple = row[7]
-    _append_u32(text, len(ids))
+    retain: cython.bint = row[4]
+    expires_ms: int64_t = row[6]
+    rest: uint8_t[35]
+    memcpy(cython.address(rest[0]), PyBytes_AS_STRING(key), _ID)
+    rest[16], rest[17] = _KEPT_FLAGS if retain else 0, row[3]
+    _put_u32(cython.address(rest[18]), row[5])
+    _put_u32(cython.address(rest[22]), cython.cast(uint64_t, expires_ms) >> 32)
+    _put_u32(cython.address(rest[26]), cython.cast(uint64_t, expires_ms) & 0xFFFFFFFF)
+    rest[30] = 0  # no other node adds it
+    _put_u32(cython.address(rest[31]), len(ids))
+    text.append(cython.cast(cython.p_char, cython.address(rest[0])), 35)
     for each in ids:
         _append_u32(text, each)
     return True
