@@ -30,6 +30,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=0)
     parser.add_argument("--faults", default="", help="one for each act, with commas")
     parser.add_argument("--suspect-s", type=float, default=Choice(seed=0).suspect_s)
+    parser.add_argument("--lasting", action="store_true", help="no session ends")
     return parser.parse_args()
 
 
@@ -40,7 +41,7 @@ def main() -> int:
             sys.exit(f"there is no {program}, which the runs need")
     faults = tuple(given.faults.split(",")) if given.faults else ()
     choices = [
-        Choice(seed=seed, nodes=given.nodes, faults=faults, suspect_s=given.suspect_s)
+        Choice(seed=seed, nodes=given.nodes, faults=faults, suspect_s=given.suspect_s, lasting=given.lasting)
         for seed in range(given.seed, given.seed + given.runs)
     ]
     started_s = time.monotonic()

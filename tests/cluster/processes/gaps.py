@@ -38,13 +38,21 @@ def _a_node_ended(history: History, failure: Failure) -> bool:
     )
 
 
-def _its_session_ended_meanwhile(history: History, failure: Failure) -> bool:
-    """Whether the client ended its session while a node was not there."""
-    ends = [each for each in history.connections if each.client == failure.client and each.clean]
+def _its_session_ended(history: History, failure: Failure) -> bool:
+    """Whether the client ended its session, and connected to another node then, or a node was not there."""
+    mine = [each for each in history.connections if each.client == failure.client]
     return any(
-        each.kind in (KILLED, STOPPED) and each.at < end.accepted_at < each.ended_at
-        for end in ends
-        for each in history.faults
+        end.clean
+        and (
+            end.broker != after.broker
+            or any(
+                each.kind in (KILLED, STOPPED)
+                and each.at < after.accepted_at
+                and end.asked_at < each.ended_at
+                for each in history.faults
+            )
+        )
+        for end, after in itertools.pairwise(mine)
     )
 
 
@@ -92,9 +100,9 @@ GAPS = (
     Gap("**QoS 2 from a publisher that moves**", ("twice", "lost"), _its_publisher_moved),
     Gap("**QoS 2 while a node ends**", ("twice", "disorder"), _a_node_ended),
     Gap(
-        "**A session that ends while a node is not there**",
-        ("stray", "quality", "twice", "repeated", "stalled", "came back"),
-        _its_session_ended_meanwhile,
+        "**A session that ends**",
+        ("session back", "stray", "quality", "twice", "repeated", "stalled", "came back"),
+        _its_session_ended,
     ),
     Gap("**UNSUBSCRIBE soon after a session has moved**", ("stray",), _it_unsubscribed_after_a_move),
     # it is a split: sessions are served on both sides

@@ -39,6 +39,7 @@ class Choice:
     seed: int
     nodes: int = 0
     faults: tuple[str, ...] = ()  # in this order
+    lasting: bool = False  # no session ends
     suspect_s: float = 4.0  # without a word of a node, which may just be slow
 
     def resolved(self) -> Choice:
@@ -55,7 +56,7 @@ class Choice:
         """The command that plays it again, for Python."""
         return (
             f"tests/cluster/processes --seed {self.seed} --nodes {self.nodes} "
-            f"--faults {','.join(self.faults)} --suspect-s {self.suspect_s}"
+            f"--faults {','.join(self.faults)} --suspect-s {self.suspect_s}{' --lasting' * self.lasting}"
         )
 
 
@@ -80,7 +81,7 @@ class ClusterRun:
     def _taker(self, number: int) -> SubscribingActor:
         subscriber = Subscriber(self._setting(f"sub{number}"), self.course.find)
         filters = subscriber.choose.sample(FILTERS, subscriber.choose.randrange(1, 4))
-        return SubscribingActor(subscriber, self.course, filters)
+        return SubscribingActor(subscriber, self.course, filters, begins_anew=not self.choice.lasting)
 
     def _setting(self, name: str) -> Setting:
         choose = random_of(self.choice.seed, f"route of {name}")
