@@ -225,18 +225,32 @@ class Ours:
         self._ends.set()
 
     async def _live(self, group: asyncio.TaskGroup) -> None:
-        url = f"mqtt://127.0.0.1:{self.host.door.port}"
         interest = self.host.interest(2)
-        settings: dict[str, Any] = {"client_id": self.host.name, "session_expiry_s": 3600}
-        async with Client(url, clean_start=False, **settings) as client:
-            receiving = group.create_task(self._receive(client))
+        client = await self._connected()
+        receiving = group.create_task(self._receive(client))
+        try:
             while interest.acknowledged_at > len(self.host.history.events):
                 with suppress(TideMQError):
                     await client.subscribe(FILTER, qos=2)
                     self.host.acknowledged(interest)
             await self._publish(client)
             await self._ends.wait()
+        finally:
             receiving.cancel()
+            await client.disconnect(wait=False)
+
+    async def _connected(self) -> Client:
+        """However often it takes; later it reconnects by itself."""
+        url = f"mqtt://127.0.0.1:{self.host.door.port}"
+        settings: dict[str, Any] = {"client_id": self.host.name, "session_expiry_s": 3600}
+        while True:
+            client = Client(url, clean_start=False, **settings)
+            try:
+                await client.connect()
+            except TideMQError:
+                await asyncio.sleep(PACE_S)
+            else:
+                return client
 
     async def _receive(self, client: Client) -> None:
         with suppress(DisconnectedError):
