@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +20,11 @@ from tidemq.cluster.message_runs import SOURCES_MAX, NewestIds
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, PutSession, Run, Stamp
 from tidemq.cluster.pending import Pending
 from tidemq.cluster.records import NO_DIGEST, Record, parse_record, read_run
+from tidemq.cluster.stored_rows import id_bytes
 from tidemq.cluster.vectors import Dot
 from tidemq.errors import ClusterError
 from tidemq.store.memory import MemoryStore
-from tidemq.store.rows import PARSERS
+from tidemq.store.rows import IDLE, IN_FLIGHT, PARSERS
 
 CLIENTS = ("ann", "bob", "zoë")
 OWNER = st.sampled_from([*(Owner(SESSION, each) for each in CLIENTS), Owner(GROUP, "$share/g/a")])
@@ -88,7 +89,19 @@ def singly(operations: Iterable[Operation]) -> tuple[Operation, ...]:
 def content(rows: WrittenRows) -> list[Any]:
     """All that the tables say."""
     tables: list[Any] = [rows.sessions, rows.ends, rows.entries, rows.removed, rows.payloads, rows.applied]
-    return [sorted(map(repr, table.all())) for table in tables]
+    return [*(sorted(map(repr, table.all())) for table in tables), sorted(visible(rows))]
+
+
+def visible(rows: WrittenRows) -> Iterator[tuple[Owner, Stamp]]:
+    """What is in its session's queue of now, where an engine looks; without a session it does not."""
+    for owner, message_id, _ in rows.entries.all():
+        if rows.sessions.get(owner.name, None) is None:
+            continue
+        numbers = rows.owners.numbers(owner)
+        for status in (IDLE, IN_FLIGHT):
+            key = struct.pack(">QB", numbers[-1] if numbers else 0, status) + id_bytes(message_id)
+            if rows.store.get("queue", key) is not None:
+                yield owner, message_id
 
 
 @settings(deadline=None)

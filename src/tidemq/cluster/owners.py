@@ -58,6 +58,16 @@ class Owners:
         numbers = self.numbers(owner)
         return numbers[-1] if numbers else self.begin(owner)
 
+    def earlier(self, owner: Owner) -> int:
+        """Where lies what a session that has ended has left, out of the engine's sight; a new one, if it has
+        none.
+        """
+        numbers = self.numbers(owner)
+        if len(numbers) < 2:
+            numbers = (self._new_number(), *numbers)
+            self.set(owner, numbers)
+        return numbers[-2] if len(numbers) > 1 else numbers[0]
+
     def begin(self, owner: Owner) -> int:
         """A new one, which is the current one from now on."""
         number = self._expected.pop(owner, 0) or self._new_number()

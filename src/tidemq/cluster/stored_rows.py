@@ -188,8 +188,10 @@ class EntryLayout:
             number = int.from_bytes(before[:8])
         elif owner.kind == GROUP:
             number = self._owners.elsewhere(owner)
-        elif before is None or self._is_shown(owner, value):
+        elif self._is_shown(owner, value):
             number = self._owners.current(owner)
+        elif before is None:  # in one batch with the end of its session
+            number = self._owners.earlier(owner)
         else:
             number = int.from_bytes(before[:8])
         text = bytearray(encode("Q ? stamp I", number, value.shared, value.epoch, len(value.adds)))
