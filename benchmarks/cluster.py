@@ -47,6 +47,7 @@ PARTS = ("across", "copies", "waits", "log", "failover")
 ONE_AT_A_TIME = Workload(name="one", qos=1, payload_bytes=16, persistent=True, window=1, messages=20)
 INTEREST_S = 1.0  # after which the other node surely knows what subscribers of this one want
 CONNECT_S = 60.0
+CPU_S_MIN = 0.005  # less says nothing of how much many messages take
 IDLE_S = 20.0  # without a message or acknowledgement: the rest is lost
 DISK_RECORDS = 500
 LOG_OPERATIONS = 256  # a record
@@ -89,12 +90,17 @@ class Bench:
             self.in_turn(PAIRS_ABSENT, sides, load_first)
 
     def in_turn(self, scenario: Scenario, sides: Mapping[Setup, Nodes], load: cluster_report.Load) -> None:
-        """A warm-up each, then all sides in turn for some rounds."""
+        """Warm-ups, after which a run takes so many seconds of CPU on its side, however busy the machine is;
+        then all sides in turn for some rounds.
+        """
         workloads = {}
         for setup, nodes in sides.items():
-            outcome = self.measure(scenario, setup, nodes, scenario.workload, load).outcome
-            count = int(scenario.workload.messages * self.seconds / max(outcome.seconds, 0.02))
-            workloads[setup] = replace(scenario.workload, messages=max(count, 1))
+            workload = scenario.workload
+            for share in (0.2, 1.0):  # the first messages say little
+                run = self.measure(scenario, setup, nodes, workload, load)
+                factor = share * self.seconds / max(sum(run.cpu_s.values()), CPU_S_MIN)
+                workload = replace(workload, messages=max(int(workload.messages * factor), 1))
+            workloads[setup] = workload
         for _round in range(self.rounds):
             for setup, nodes in sides.items():
                 run = self.measure(scenario, setup, nodes, workloads[setup], load)
@@ -241,7 +247,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", default=",".join(PARTS), help="with commas")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each run")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of CPU, of each run")
     parser.add_argument("--reactors", type=int, default=0, help="of each node; 0: together one for each core")
     parser.add_argument(
         "--data",
