@@ -276,9 +276,11 @@ class ClusterHost:
         """As in `Links`."""
         if self.keeper is None or incarnation == self.keeper.node.incarnation:
             return
+        if self.keeper.membership.has_left(incarnation):
+            return  # it may be there for a while yet, and then it is not
         if self._addresses.get(incarnation) != address:
             self._addresses[incarnation] = address
-            self._transport_of_now().set_peers(self._addresses)
+            self._transport_of_now().set_peers(dict(self._addresses))
 
     def greet(self, incarnation: int) -> None:
         """As in `Links`."""
@@ -335,7 +337,7 @@ class ClusterHost:
         """As in `Links`."""
         self._addresses.pop(incarnation, None)
         if self._transport is not None:
-            self._transport.set_peers(self._addresses)
+            self._transport.set_peers(dict(self._addresses))
             self._transport.end_copies(incarnation)
         if self._neighbours is not None:
             self._neighbours.settle(incarnation)

@@ -68,6 +68,11 @@ class Membership:
         """Whether nothing counts that a node sends."""
         return self._node.rows.struck.get(source, None) is not None
 
+    def has_left(self, incarnation: int) -> bool:
+        """Whether a node is a member no more by its own word. From any thread."""
+        struck = self._node.rows.struck.get(incarnation, None)
+        return struck is not None and struck[1] == incarnation
+
     def hear_struck(self, source: int) -> None:
         """A node says that this one is a member no more. Of two that have forgotten each other none ends."""
         if not self.refuses(source):
@@ -77,11 +82,8 @@ class Membership:
     def verdict(self) -> str:
         """Why this node cannot go on; empty: it is a member."""
         own = self._node.own
-        struck = self._node.rows.struck.get(own.incarnation, None)
-        if struck is None and not self._struck_by:
+        if self.has_left(own.incarnation) or not (self.refuses(own.incarnation) or self._struck_by):
             return ""
-        if struck is not None and struck[1] == own.incarnation:
-            return ""  # it has left by itself
         return f"this node, {own.name} ({own.incarnation:016x}), {STRUCK_TEXT}"
 
     def advance(self, now: float) -> None:
