@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from waiting import WAIT_S, until
 
-from tidemq.client import Client
+from tidemq.client import Client, Will
 from tidemq.errors import TideMQError
 from tidemq.testing.ports import free_port
 
@@ -100,12 +100,21 @@ async def test_nothing_that_was_acknowledged_is_lost_with_a_node(nodes: list[Nod
     acknowledged: list[bytes] = []
     ended = asyncio.Event()
     publishing = asyncio.create_task(publish(two.url, acknowledged, ended))
-    await until(lambda: len(acknowledged) >= 100)
-    one.kill()
-    before = len(acknowledged)
-    await until(lambda: len(acknowledged) >= before + 100)
-    ended.set()
-    await publishing
+    will = Will(topic="gone", payload=b"bob", qos=1)
+    bob = Client(
+        one.url, client_id="bob", clean_start=False, session_expiry_s=3600, will=will, reconnect=False
+    )
+    async with Client(two.url) as watcher:
+        await watcher.subscribe("gone", qos=1)
+        await bob.connect()
+        await until(lambda: len(acknowledged) >= 100)
+        one.kill()
+        before = len(acknowledged)
+        await until(lambda: len(acknowledged) >= before + 100)
+        ended.set()
+        await publishing
+        async with asyncio.timeout(WAIT_S):  # the next node has its session by now, and its will
+            assert (await anext(watcher.messages)).payload == b"bob"
     found: list[bytes] = []
     async with Client(three.url, **settings) as ann:  # type: ignore[arg-type]
         async with asyncio.timeout(WAIT_S):
