@@ -217,7 +217,10 @@ class Exchange:
 
     def _hear_beat(self, source: int, body: bytes) -> list[Record]:
         beat = parse_heartbeat(body)
-        if self.node.rows.struck.get(source, None) is not None:
+        struck = self.node.rows.struck.get(source, None)
+        if struck is not None and struck[1] == source:
+            return []  # it has left, and its last heartbeats are still on their way
+        if struck is not None:
             self._links.send(source, STRUCK, b"")  # it may not know
         self.node.hear(beat, self._now)
         self._hear_applied(source, _NUMBER.pack(beat.applied.get(self.node.incarnation, 0)))
