@@ -238,8 +238,8 @@ def markdown(found: Found, machine: Machine, rounds: int, seconds: float) -> str
         f"{measured_on(machine)}. The disk ({found.disk.file_system}) takes {found.disk.p50_us:,.0f} us for "
         f"an fdatasync (p99 {found.disk.p99_us:,.0f} us).",
         "",
-        f"Median of {rounds} rounds, each of about {seconds:g} s of CPU (lowest-highest). {CONDITIONS} Load: the load average "
-        "of a minute before each run; what runs cause themselves is in it.",
+        f"Median of {rounds} rounds, each of about {seconds:g} s of CPU (lowest-highest). {CONDITIONS} Load: "
+        "the load average of a minute before each run; what runs cause themselves is in it.",
         "",
         *goal_lines(found),
         *run_lines(found),

@@ -89,7 +89,9 @@ def singly(operations: Iterable[Operation]) -> tuple[Operation, ...]:
 def content(rows: WrittenRows) -> list[Any]:
     """All that the tables say."""
     tables: list[Any] = [rows.sessions, rows.ends, rows.entries, rows.removed, rows.payloads, rows.applied]
-    return [*(sorted(map(repr, table.all())) for table in tables), sorted(visible(rows))]
+    found = ((owner, id_, rows.entries.get(owner, id_)) for owner, id_ in visible(rows))
+    shown = sorted((owner, id_) for owner, id_, entry in found if entry and rows.shown(owner, entry))
+    return [*(sorted(map(repr, table.all())) for table in tables), shown]
 
 
 def visible(rows: WrittenRows) -> Iterator[tuple[Owner, Stamp]]:
@@ -148,6 +150,24 @@ def test_new_messages_of_a_record_are_a_run() -> None:
     assert rows.together == 2 + 1 + 2 * 3, "payloads, a reference, and of each entry two rows"
     assert rows.entries.get(Owner(SESSION, "bob"), first) is not None
     assert rows.add_run(run, 0, record.dot, ()) == 0, "they are new no more"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_ends_with_its_session_in_one_batch_is_out_of_sight(shared: bool) -> None:
+    """`shared`: not as a run."""
+    rows, owner = WrittenRows(), Owner(SESSION, "ann")
+    applier = Applier(rows)
+    adds = message(Stamp(64, 1), [(owner, 1, 0, shared, ())])
+    session = PutSession("ann", Stamp(1, 1), 1, True, 0, 60, 0, 0, 0, -1)
+    records: list[list[Operation]] = [[session], adds, [replace(session, epoch=Stamp(2, 1))]]
+    for number, operations in enumerate(records, 1):
+        record = parse_record(Record(Dot(1, number), NO_DIGEST, 1, {}, tuple(operations)).encoded)
+        applier.apply(record)
+        if number != 2:
+            rows.take_changes()
+    assert rows.entries.get(owner, Stamp(64, 1)) is not None, "other nodes may not know of the end"
+    assert rows.queue(owner) == []
+    assert list(visible(rows)) == []
 
 
 @pytest.mark.parametrize("cut", range(1, 60))
