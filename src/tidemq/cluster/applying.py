@@ -72,14 +72,19 @@ class Applier:
 
     def apply(self, record: Record, *, own: bool = False) -> None:
         """All of it: the next of its node, whose `check_payloads` has passed, and whose vector is applied.
-        `own`: it is of this node, which knows of all that it adds.
+        `own`: it is of this node, which knows of all that it does, and is told of nothing.
         """
+        told = self.added, self.removed, self.retained, self.sessions
+        if own:
+            self.forget_changes()
         self._dot, self._seen, self._own = record.dot, record.seen, own
         self._messages.clear()
         self._runs.clear()
         for operation in record.operations:
             self._acts[type(operation)](operation)
         self._rows.applied.put(record.dot.incarnation, None, (record.dot.number, record.digest))
+        if own:
+            self.added, self.removed, self.retained, self.sessions = told
 
     # --- queues ------------------------------------------------------------------------------------
 

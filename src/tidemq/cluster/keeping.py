@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-import struct
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidemq.broker.durability.keeper import RETRY_S, Keeper
-from tidemq.broker.durability.queue_rows import ID, IDLE
+from tidemq.broker.durability.queue_rows import ID
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
 from tidemq.cluster import operations as ops
 from tidemq.cluster.conversion import Conversion, as_stamp
@@ -30,16 +29,16 @@ from tidemq.cluster.members import SUSPECT_S, Heartbeat
 from tidemq.cluster.membership import Membership
 from tidemq.cluster.moves import KINDS, Moves
 from tidemq.cluster.node import Node
-from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, Stamp
+from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner
 from tidemq.cluster.promises import Acks, Degraded, Promises
 from tidemq.cluster.records import FORMAT, Record
 from tidemq.cluster.refusal import Refusal
-from tidemq.cluster.rows import Entry
 from tidemq.cluster.shared_queues import SharedQueues
 from tidemq.cluster.snapshots import UNFINISHED, Giver, Taker, removal
-from tidemq.cluster.stored_rows import StoredRows, id_bytes
+from tidemq.cluster.stored_rows import StoredRows
 from tidemq.cluster.stored_tables import FAMILY
 from tidemq.cluster.survey import Survey
+from tidemq.cluster.telling import Telling
 from tidemq.errors import ClusterError, StoreError
 from tidemq.store import Store, Write
 from tidemq.store.interface import Row
@@ -197,6 +196,14 @@ class ClusterKeeper(Keeper):
         self.shared = SharedQueues(
             self.node, self.rows, self.conversion, self._store, self._access, self._write
         )
+        self.telling = Telling(
+            self._store,
+            self._access,
+            self.node.applier,
+            self.conversion,
+            self.moves.moved,
+            self.moves.is_arriving,
+        )
         self.membership = Membership(self.node, self._links, self._write)
         self.draining = Draining(self.node, self.moves, self.exchange, self._links, self._store, self._write)
         self._kept = self.node.last
@@ -285,7 +292,6 @@ class ClusterKeeper(Keeper):
         """The writes of one batch of this node's own."""
         if operations:
             self.node.write(operations)
-            self.node.applier.forget_changes()  # the engine knows, as it did them
         return self.rows.take_changes()
 
     def _saved(self) -> None:
@@ -334,6 +340,7 @@ class ClusterKeeper(Keeper):
             self.moves.left(client.decode(), place, here=here)
         for client, here in work.arrived:
             self.moves.arrived(client.decode(), here)
+            self.telling.arrived(client.decode())
         for group, number in work.let_go:
             self.shared.let_go(group.decode(), number)
         if work.given:
@@ -428,37 +435,10 @@ class ClusterKeeper(Keeper):
 
     def _tell_engine(self) -> None:
         """What other nodes' records have changed of what the engine has."""
-        applier = self.node.applier
-        added, removed, topics, clients = applier.added, applier.removed, applier.retained, applier.sessions
-        if self._loaded and not self._serves:
-            return  # soon
-        applier.forget_changes()
-        if not self._serves:
-            return  # it is not in memory yet
-        for client in dict.fromkeys(clients):
-            self.moves.moved(client)
-        for topic in dict.fromkeys(topics):
-            self._access.retain(topic.encode(), self._store.get("retained", topic.encode()))
-        self._tell_of_entries(added, removed)
-
-    def _tell_of_entries(
-        self, added: list[tuple[Owner, Stamp]], removed: list[tuple[Owner, Stamp, Entry]]
-    ) -> None:
-        come: dict[int, list[tuple[bytes, int]]] = {}
-        gone: dict[int, list[tuple[bytes, int]]] = {}
-        for owner, message_id in added:
-            number, key = self.conversion.number(owner), id_bytes(message_id)
-            value = self._store.get("queue", struct.pack(">QB", number, IDLE) + key) if number else None
-            if value is not None:
-                come.setdefault(number, []).append((key, int.from_bytes(value[2:6])))
-        for owner, message_id, entry in removed:
-            number = self.conversion.number(owner)
-            if number and entry.sequence < 0:
-                gone.setdefault(number, []).append((id_bytes(message_id), entry.adds[0].message_bytes))
-        for number, rows in come.items():
-            self._access.note_added(number, *zip(*rows, strict=True))
-        for number, rows in gone.items():
-            self._access.note_removed(number, *zip(*rows, strict=True))
+        if self._serves:
+            self.telling.tell()
+        elif not self._loaded:
+            self.node.applier.forget_changes()  # it is not in memory yet
 
     def _take_snapshot(self, now: float) -> None:
         """Where this node is new, and records that it lacks are gone."""

@@ -43,9 +43,11 @@ if TYPE_CHECKING:
 
 ASK, YIELD, DONE, GONE = "ask", "yield", "done", "gone"
 TAKE = "take"  # a node that leaves would have another take a session
-KINDS = (ASK, YIELD, DONE, GONE, TAKE)
+TOOK = "took"  # all know where messages for a dead node's sessions go
+KINDS = (ASK, YIELD, DONE, GONE, TAKE, TOOK)
 AGAIN_S = 0.5  # without an answer
-LINGER_S = 1.0  # what has come for a session by then is in its queue
+LINGER_S = 0.5  # what has come for a session by then is in its queue
+RETURN_S = 5.0  # that a session which was handed over is waited for, where its client is back
 DOUBLES_S = 30.0  # and twice `cluster_suspect_s`: longer than its old home takes messages for it
 FIRST_S = 5.0  # after the start, until a member that was never heard counts as dead
 TAKEN_AT_ONCE = 64  # sessions of a dead node, between two pieces of work
@@ -95,7 +97,7 @@ class Moves:
         self._begun_at = now
         self._coming: dict[str, Coming] = {}
         self._askers: dict[str, set[int]] = {}  # of sessions that are about to be handed over
-        self._handed: set[str] = set()  # sessions that were, and take messages here until they are released
+        self._handed: dict[str, float] = {}  # sessions that were, and when; they take messages until released
         self._yields: list[tuple[int, int, str]] = []  # record that must be durable, whom to tell, client
         self._announced: list[tuple[int, int, str]] = []  # number, the old home, client
         self._telling: dict[str, tuple[int, float]] = {}  # old homes that do not know yet, and when told
@@ -103,6 +105,8 @@ class Moves:
         self._shared_until: dict[str, float] = {}  # sessions that came, while others may add to them
         self._orphans: dict[int, Iterator[str]] = {}  # sessions of dead nodes, by node
         self._settled: set[int] = set()  # dead nodes that have none any more
+        self._took: dict[int, int] = {}  # those whose sessions came here: when all know, by `announce`
+        self._told: set[int] = set()  # those of which another node says that all know where its sessions are
         self._looked_at = now
         self.orphaned: list[int] = []  # dead nodes whose sessions and queues are this node's to take
         self.keeps_none = False  # this node leaves, and takes no sessions
@@ -150,7 +154,11 @@ class Moves:
             return
         home, own = session.row.home, self._node.incarnation
         here = self._conversion.epoch(client) is not None and client not in self._handed
-        if home == own and here:
+        if client in self._handed and now - self._handed[client] < RETURN_S:
+            return  # it is on its way elsewhere, or others think that it is here
+        if home == own and (here or client in self._handed):  # or nobody has come for it
+            if self._handed.pop(client, None) is not None:
+                self._share(client, DOUBLES_S + 2 * self._node.members.suspect_s)
             if not coming.clean:
                 self._begin_epoch(session, asked=True)
             self._finish(client, 0)
@@ -246,8 +254,11 @@ class Moves:
     def arrived(self, client: str, here: bool) -> None:
         """The engine has a session that was given to it, or had one already."""
         coming = self._coming.get(client)
-        if not here:
-            _log.error("the session of %r was here already", client)
+        if not here and coming is not None:
+            _log.error("what was left of the session of %r was here still", client)
+            coming.taken, coming.leaving = False, True
+            self._access.release(client.encode())
+            return
         if coming is not None and coming.asked and coming.yielded is not None:
             self._announced.append((self._links.announce(), coming.asked, client))
         session = self._node.rows.sessions.get(client, None)
@@ -255,6 +266,11 @@ class Moves:
             coming.taken = False  # another node has taken it meanwhile
         else:
             self._finish(client, 0)
+
+    def is_arriving(self, client: str) -> bool:
+        """Whether the engine is about to have a session."""
+        coming = self._coming.get(client)
+        return coming is not None and coming.taken
 
     def _finish(self, client: str, reason: int) -> None:
         coming = self._coming.pop(client, None)
@@ -268,6 +284,9 @@ class Moves:
         """A message of another node; ClusterError where it is none."""
         if kind == ASK:
             self._hand_over(body.decode(errors="replace"), source)
+            return
+        if kind == TOOK:
+            self._told.add(decode("Q", body)[0])
             return
         if kind == TAKE:
             if not self.keeps_none:
@@ -297,7 +316,10 @@ class Moves:
         if client in self._handed:
             self._yields.append((self._node.last, asker, client))
             return
-        self._askers.setdefault(client, set()).add(asker)
+        if client in self._askers:
+            self._askers[client].add(asker)  # the engine is at it
+            return
+        self._askers[client] = {asker}
         if not self._access.release(client.encode(), keep=True):
             self.left(client, 0, here=False)
 
@@ -311,14 +333,14 @@ class Moves:
         epoch = self._conversion.epoch(client)
         session = self._node.rows.sessions.get(client, None)
         if here and epoch is not None and session is not None and session.row.epoch == epoch:
-            self._handed.add(client)
+            self._handed[client] = time.monotonic()
             self._share(client, inf)
             self._write([replace(session.row, next_sequence=place, received=())])
             self.counts["cluster_sessions_handed_over"] += 1
         self._yields += [(self._node.last, asker, client) for asker in askers]
 
     def _forgotten(self, client: str, coming: Coming | None) -> None:
-        self._handed.discard(client)
+        self._handed.pop(client, None)
         self._lingering.pop(client, None)
         self._node.moving.discard(client)
         self._shared_until.pop(client, None)
@@ -333,7 +355,7 @@ class Moves:
         if epoch is None or (session is not None and session.row.epoch == epoch):
             return
         if client not in self._handed:
-            self._handed.add(client)  # it was taken without a word
+            self._handed[client] = -inf  # it was taken without a word
             self._access.release(client.encode())
         elif session is None:
             self._access.release(client.encode())
@@ -387,6 +409,8 @@ class Moves:
         for each in [each for each in self._orphans if each not in dead]:
             del self._orphans[each]
         self._settled.intersection_update(dead)
+        self._told.intersection_update(dead)
+        self._took = {each: number for each, number in self._took.items() if each in dead}
         self.orphaned = [each for each in dead if next_in_ring(live, each) == self._node.incarnation]
         for each in self.orphaned:
             if each not in self._settled:
@@ -394,6 +418,8 @@ class Moves:
         if now - self._looked_at > AGAIN_S:
             self._looked_at = now
             self._settle([each for each in dead if each not in self._settled])
+            for each in self._settled.intersection(self.orphaned):
+                self._links.broadcast(TOOK, encode("Q", each))  # again and again: it may be lost
 
     def _take_over(self, dead: int) -> None:
         orphans = self._orphans.get(dead)
@@ -407,11 +433,22 @@ class Moves:
             self._coming.setdefault(client, Coming())
 
     def _settle(self, dead: list[int]) -> None:
-        """Nobody waits for a dead node any more when the last of its sessions is at home elsewhere."""
+        """Nobody waits for a dead node any more when the last of its sessions is at home elsewhere, and this
+        node knows what its new home wants. Until then what is published waits for the dead one, and is then
+        refused.
+        """
         for each in dead:
-            if next(self.sessions_of(each), None) is None:
+            if next(self.sessions_of(each), None) is None and (each in self._told or self._has_told(each)):
                 self._settled.add(each)
                 self._links.taken_over(each)
+
+    def _has_told(self, dead: int) -> bool:
+        """Whether all nodes know that what the dead one wanted goes here now."""
+        if dead not in self.orphaned or any(each.taken and not each.asked for each in self._coming.values()):
+            return False
+        if dead not in self._took:
+            self._took[dead] = self._links.announce()
+        return self._links.is_announced(self._took[dead])
 
     def sessions_of(self, home: int) -> Iterator[str]:
         """Clients whose sessions are at home there."""

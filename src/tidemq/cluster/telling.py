@@ -1,0 +1,90 @@
+"""What other nodes' records have changed of what the engine has, told to it; on the keeper's thread."""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidemq.broker.durability.queue_rows import IDLE
+from tidemq.cluster.applying import Applier
+from tidemq.cluster.conversion import Conversion
+from tidemq.cluster.operations import SESSION, Owner, Stamp
+from tidemq.cluster.rows import Entry
+from tidemq.cluster.stored_rows import id_bytes
+from tidemq.store import Store
+
+if TYPE_CHECKING:
+    from tidemq.engine import StoreAccess
+
+Added = list[tuple[Owner, Stamp]]
+Removed = list[tuple[Owner, Stamp, Entry]]
+
+
+class Telling:
+    """`moved` is called for sessions whose rows have changed. `is_arriving`: whether the engine is about to
+    have a session: then it is told when it has it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        access: StoreAccess,
+        applier: Applier,
+        conversion: Conversion,
+        moved: Callable[[str], None],
+        is_arriving: Callable[[str], bool],
+    ) -> None:
+        self._store = store
+        self._access = access
+        self._applier = applier
+        self._conversion = conversion
+        self._moved = moved
+        self._is_arriving = is_arriving
+        self._late: dict[str, tuple[Added, Removed]] = defaultdict(lambda: ([], []))
+
+    def tell(self) -> None:
+        """All that was changed since the last time."""
+        applier = self._applier
+        added, removed, topics, clients = applier.added, applier.removed, applier.retained, applier.sessions
+        applier.forget_changes()
+        for client in dict.fromkeys(clients):
+            self._moved(client)
+        for topic in dict.fromkeys(topics):
+            self._access.retain(topic.encode(), self._store.get("retained", topic.encode()))
+        for come in added:
+            if self._waits(come[0]):
+                self._late[come[0].name][0].append(come)
+        for gone in removed:
+            if self._waits(gone[0]):
+                self._late[gone[0].name][1].append(gone)
+        self._tell_of_entries(
+            [each for each in added if not self._waits(each[0])],
+            [each for each in removed if not self._waits(each[0])],
+        )
+
+    def arrived(self, client: str) -> None:
+        """The engine has a session from now on, or will not have it."""
+        added, removed = self._late.pop(client, ([], []))
+        self._tell_of_entries(added, removed)
+
+    def _waits(self, owner: Owner) -> bool:
+        return owner.kind == SESSION and self._is_arriving(owner.name)
+
+    def _tell_of_entries(self, added: Added, removed: Removed) -> None:
+        come: dict[int, list[tuple[bytes, int]]] = {}
+        gone: dict[int, list[tuple[bytes, int]]] = {}
+        for owner, message_id in added:
+            number, key = self._conversion.number(owner), id_bytes(message_id)
+            value = self._store.get("queue", struct.pack(">QB", number, IDLE) + key) if number else None
+            if value is not None:
+                come.setdefault(number, []).append((key, int.from_bytes(value[2:6])))
+        for owner, message_id, entry in removed:
+            number = self._conversion.number(owner)
+            if number and entry.sequence < 0:
+                gone.setdefault(number, []).append((id_bytes(message_id), entry.adds[0].message_bytes))
+        for number, rows in come.items():
+            self._access.note_added(number, *zip(*rows, strict=True))
+        for number, rows in gone.items():
+            self._access.note_removed(number, *zip(*rows, strict=True))
