@@ -107,7 +107,7 @@ GAPS = (
     Gap("**UNSUBSCRIBE soon after a session has moved**", ("stray",), _it_unsubscribed_after_a_move),
     # it is a split: sessions are served on both sides
     Gap(
-        "**A node that is only slow**",
+        "**A node whose process stands still**",
         (
             "twice",
             "repeated",

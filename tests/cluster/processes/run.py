@@ -7,6 +7,7 @@ choices and not each interleaving: run it again where a failure does not show at
 from __future__ import annotations
 
 import asyncio
+import random
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ class Choice:
     nodes: int = 0
     faults: tuple[str, ...] = ()  # in this order
     lasting: bool = False  # no session ends
+    settled: bool = False  # no client moves to another node, but at the end
     suspect_s: float = 4.0  # without a word of a node, which may just be slow
 
     def resolved(self) -> Choice:
@@ -57,6 +59,7 @@ class Choice:
         return (
             f"tests/cluster/processes --seed {self.seed} --nodes {self.nodes} "
             f"--faults {','.join(self.faults)} --suspect-s {self.suspect_s}{' --lasting' * self.lasting}"
+            f"{' --settled' * self.settled}"
         )
 
 
@@ -83,11 +86,14 @@ class ClusterRun:
         filters = subscriber.choose.sample(FILTERS, subscriber.choose.randrange(1, 4))
         return SubscribingActor(subscriber, self.course, filters, begins_anew=not self.choice.lasting)
 
+    def _route(self, choose: random.Random, moves: float, *, patient: bool) -> Route:
+        settled = self.choice.settled
+        return Route(self.server, choose, moves=0 if settled else moves, patient=patient or settled)
+
     def _setting(self, name: str) -> Setting:
         choose = random_of(self.choice.seed, f"route of {name}")
-        route = Route(
-            self.server, choose, moves=choose.choice((0, 0, 0.3, 0.7)), patient=choose.random() < 0.3
-        )
+        moves, patient = choose.choice((0, 0, 0.3, 0.7)), choose.random() < 0.3
+        route = self._route(choose, moves, patient=patient)
         return Setting(
             client_id=name,
             version=self.choose.choice((4, 5)),
@@ -137,7 +143,7 @@ class ClusterRun:
         for make in GUESTS:
             name = make.__name__.lower()
             choose = random_of(self.choice.seed, name)
-            route = Route(self.server, choose, moves=0.3, patient=False)
+            route = self._route(choose, 0.3, patient=False)
             host = Host(name, self.course, choose, route)
             await host.door.start()
             self.hosts.append(host)
