@@ -167,6 +167,15 @@ def members() -> Members:
     return Members(beat(1), HybridClock(lambda: START_NS, skew_s_max=5))
 
 
+def test_a_heartbeat_that_was_read_late_says_nothing_of_clocks(members: Members) -> None:
+    """As where this node stood still, or waited for copies."""
+    old = beat(2, wall_ns=START_NS - 8 * 10**9)
+    members.hear(old, 0.0, 8.0)
+    assert members.is_live(2, 0.0)
+    with pytest.raises(ClusterError, match="the clock of n2"):
+        members.hear(old, 0.0)
+
+
 def test_members_are_heard_suspected_and_heard_again(members: Members) -> None:
     members.hear(beat(2), 0.0)
     members.hear(beat(3), 1.0)

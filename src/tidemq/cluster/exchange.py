@@ -58,6 +58,7 @@ class Exchange:
         self._copied_at = now
         self._beat_at = -BEAT_S
         self._now = now
+        self._late_s = 0.0
         self._fetched = itertools.count()
         self._applied_by: dict[int, int] = {}  # the last record of this node that others have, by node
         self.counts: Counter[str] = Counter()
@@ -71,9 +72,11 @@ class Exchange:
             PIECE: self._hear_piece,
         }
 
-    def receive(self, kind: str, source: int, body: bytes, now: float) -> list[Record]:
-        """A message of another node; gives the records that were applied for it."""
-        self._now = now
+    def receive(self, kind: str, source: int, body: bytes, now: float, late_s: float = 0) -> list[Record]:
+        """A message of another node that came `late_s` ago, which is `now`; gives the records that were
+        applied for it.
+        """
+        self._now, self._late_s = now, late_s
         act = self._acts.get(kind)
         try:
             if act is None:
@@ -222,7 +225,7 @@ class Exchange:
             return []  # it has left, and its last heartbeats are still on their way
         if struck is not None:
             self._links.send(source, STRUCK, b"")  # it may not know
-        self.node.hear(beat, self._now)
+        self.node.hear(beat, self._now, self._late_s)
         self._hear_applied(source, _NUMBER.pack(beat.applied.get(self.node.incarnation, 0)))
         self._links.meet(beat.incarnation, beat.address)
         self._links.greet(beat.incarnation)

@@ -426,7 +426,9 @@ class ClusterKeeper(Keeper):
             if kind == FETCHED:
                 self._applied += self.exchange.records_came(body)
             elif kind not in KINDS:
-                self._applied += self.exchange.receive(kind, source, body, came_at)
+                self._applied += self.exchange.receive(
+                    kind, source, body, came_at, time.monotonic() - came_at
+                )
             elif self._serves:  # else they ask again
                 try:
                     self.moves.hear(kind, source, body)

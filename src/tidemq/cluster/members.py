@@ -95,9 +95,11 @@ class Members:
         """The other members."""
         return [each for each in self._members.values() if not self._is_struck(each.beat.incarnation)]
 
-    def hear(self, beat: Heartbeat, now: float) -> None:
-        """A heartbeat. ClusterError says what was expected and what came, where its node is refused."""
-        self._check(beat)
+    def hear(self, beat: Heartbeat, now: float, late_s: float = 0) -> None:
+        """A heartbeat that came `late_s` ago, which is `now`. ClusterError says what was expected and what
+        came, where its node is refused.
+        """
+        self._check(beat, late_s)
         before = self._members.get(beat.incarnation)
         if len({*self.incarnations, beat.incarnation}) > MEMBERS_MAX:
             raise ClusterError(f"{beat.name} would be one more than {MEMBERS_MAX} members of the cluster")
@@ -118,7 +120,7 @@ class Members:
             )
         return late
 
-    def _check(self, beat: Heartbeat) -> None:
+    def _check(self, beat: Heartbeat, late_s: float) -> None:
         if beat.cluster != self._own.cluster:
             raise ClusterError(
                 f"{beat.name} belongs to the cluster {beat.cluster!r}, this node to {self._own.cluster!r}"
@@ -128,7 +130,7 @@ class Members:
         if self._is_struck(beat.incarnation):
             raise ClusterError(f"{beat.name} {STRUCK_TEXT}")
         self._check_own(beat)
-        self._clock.check(beat.wall_ns, beat.name)
+        self._clock.check(beat.wall_ns + int(late_s * 1e9), beat.name)
 
     def _check_own(self, beat: Heartbeat) -> None:
         """Whether another process says that it is this node, or a member hears one that began later."""

@@ -441,6 +441,8 @@ class Moves:
             if next(self.sessions_of(each), None) is None and (each in self._told or self._has_told(each)):
                 self._settled.add(each)
                 self._links.taken_over(each)
+                if self._node.rows.struck.get(each, None) is None:
+                    _log.warning("nobody waits for node %016x: its sessions are elsewhere", each)
 
     def _has_told(self, dead: int) -> bool:
         """Whether all nodes know that what the dead one wanted goes here now."""

@@ -106,9 +106,9 @@ class Node:
             peers=self.members.peers(now),
         )
 
-    def hear(self, beat: Heartbeat, now: float) -> None:
-        """Another node's. ClusterError where it is refused."""
-        self.members.hear(beat, now)
+    def hear(self, beat: Heartbeat, now: float, late_s: float = 0) -> None:
+        """Another node's, as in `Members`. ClusterError where it is refused."""
+        self.members.hear(beat, now, late_s)
         if self.rows.members.get(beat.incarnation, None) != beat.name:
             self.rows.members.put(beat.incarnation, None, beat.name)
         self.incoming.hear_of({**beat.applied, beat.incarnation: beat.number})

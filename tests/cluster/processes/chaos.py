@@ -52,7 +52,7 @@ class Chaos:
 
     async def _death(self, node: Node) -> None:
         """Its sessions go on elsewhere before it is back."""
-        words = f"node {self.nodes.incarnation(node)} is silent"
+        words = f"nobody waits for node {self.nodes.incarnation(node)}"
         before = self.nodes.said().count(words)
         node.server.kill()
         if not await happens(lambda: self.nodes.said().count(words) > before, WAIT_S, poll_s=0.1):

@@ -22,7 +22,7 @@ from crash.server import Server
 from tidemq.testing.ports import free_port
 
 NATS_SERVER = "nats-server"
-SILENT = re.compile(r"node ([0-9a-f]{16}) is silent")
+SILENT = re.compile(r"node ([0-9a-f]{16}) is not there")
 WATCH_S = 0.2
 
 
