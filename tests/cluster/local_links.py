@@ -97,6 +97,9 @@ class Links:
     def drop(self, _incarnation: int) -> None:
         """All know each other."""
 
+    def refuse(self, _incarnation: int) -> None:
+        """Nobody was asked."""
+
     def taken_over(self, _incarnation: int) -> None:
         """Nobody waits for it."""
 

@@ -342,6 +342,11 @@ class ClusterHost:
         if self._neighbours is not None:
             self._neighbours.settle(incarnation)
 
+    def refuse(self, incarnation: int) -> None:
+        """As in `Links`."""
+        if self._neighbours is not None:
+            self._neighbours.refuse(incarnation)
+
     def taken_over(self, incarnation: int) -> None:
         """As in `Links`."""
         if self._neighbours is not None:

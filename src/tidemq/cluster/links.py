@@ -42,5 +42,8 @@ class Links(Protocol):
     def drop(self, incarnation: int) -> None:
         """A node is a member no more: it is not looked for, and has no copies."""
 
+    def refuse(self, incarnation: int) -> None:
+        """A dead node will not answer what it was asked so far: that is refused. It may be asked more."""
+
     def taken_over(self, incarnation: int) -> None:
         """The sessions of a dead node are elsewhere: nobody waits for its answers any more."""

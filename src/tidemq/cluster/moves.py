@@ -187,7 +187,7 @@ class Moves:
     def _take(self, client: str, coming: Coming, session: Session) -> None:
         if self._conversion.epoch(client) is not None:
             coming.leaving = True  # until the engine has forgotten it, see `left`
-            self._access.release(client.encode())
+            self._release(client)
             return
         if coming.clean:
             self._write([ops.EndSession(client, session.row.epoch)])
@@ -257,7 +257,7 @@ class Moves:
         if not here and coming is not None:
             _log.error("what was left of the session of %r was here still", client)
             coming.taken, coming.leaving = False, True
-            self._access.release(client.encode())
+            self._release(client)
             return
         if coming is not None and coming.asked and coming.yielded is not None:
             self._announced.append((self._links.announce(), coming.asked, client))
@@ -339,6 +339,11 @@ class Moves:
             self.counts["cluster_sessions_handed_over"] += 1
         self._yields += [(self._node.last, asker, client) for asker in askers]
 
+    def _release(self, client: str) -> None:
+        """Has the engine forget a session; then `left` is called."""
+        if not self._access.release(client.encode()):
+            self._forgotten(client, self._coming.get(client))
+
     def _forgotten(self, client: str, coming: Coming | None) -> None:
         self._handed.pop(client, None)
         self._lingering.pop(client, None)
@@ -356,9 +361,9 @@ class Moves:
             return
         if client not in self._handed:
             self._handed[client] = -inf  # it was taken without a word
-            self._access.release(client.encode())
+            self._release(client)
         elif session is None:
-            self._access.release(client.encode())
+            self._release(client)
 
     def _settle_yields(self) -> None:
         durable, vector = self._node.durable, self._node.rows.vector
@@ -382,7 +387,7 @@ class Moves:
     def _release_handed(self, now: float) -> None:
         for client in [client for client, until in self._lingering.items() if now >= until]:
             del self._lingering[client]
-            self._access.release(client.encode())
+            self._release(client)
 
     def _share(self, client: str, for_s: float) -> None:
         """For so long another node may add the same messages for this session."""
@@ -417,6 +422,10 @@ class Moves:
                 self._take_over(each)
         if now - self._looked_at > AGAIN_S:
             self._looked_at = now
+            if any(each.leaving for each in self._coming.values()):
+                # a session does not leave while its client is owed an answer, which a dead node owes us
+                for each in dead:
+                    self._links.refuse(each)
             self._settle([each for each in dead if each not in self._settled])
             for each in self._settled.intersection(self.orphaned):
                 self._links.broadcast(TOOK, encode("Q", each))  # again and again: it may be lost

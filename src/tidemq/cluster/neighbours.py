@@ -60,6 +60,7 @@ class Neighbours:
         self._came: deque[tuple[str, int, bytes]] = deque()
         self._known: set[int] = set()  # nodes to be served
         self._dead: set[int] = set()  # nodes whose answers nobody waits for
+        self._refused: set[int] = set()  # nodes that will not answer what they were asked until now
         self._wanted = 0  # how often `announce` was asked
         self._announced = 0  # for so many of these letters are put
         self._put: dict[int, list[tuple[Outgoing, int]]] = {}  # by that: letters that must have arrived
@@ -133,6 +134,11 @@ class Neighbours:
         nodes = list(self._nodes.values())
         return all(node.is_dead or node.outgoing.answered == node.outgoing.last for node in nodes)
 
+    def refuse(self, node: int) -> None:
+        """As in `Links`."""
+        with self._lock:
+            self._refused.add(node)
+
     def settle(self, node: int) -> None:
         """A dead node's sessions are elsewhere: what it was asked is refused, and it is asked nothing."""
         with self._lock:
@@ -168,6 +174,10 @@ class Neighbours:
             known, dead, wanted = set(self._known), set(self._dead), self._wanted
             came = list(self._came)
             self._came.clear()
+            refused = [self._nodes[each] for each in self._refused if each in self._nodes]
+            self._refused.clear()
+        for node in refused:
+            self._access.settle(node.slot, 0x80)
         for each in dead:
             self._bury(each)
         for each in known:
