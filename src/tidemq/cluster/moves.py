@@ -241,13 +241,14 @@ class Moves:
         """
         taken = {(origin, reactor): clock for origin, reactor, clock in marks}
         recent: list[bytes] = []
+        since = self._node.clock.last_ns - int(DOUBLES_S * 1e9)  # no message is on its way for longer
         count = size = oldest = 0
         for key, value in self._store.scan("queue", number + bytes([IDLE])):
             oldest = oldest or int.from_bytes(key[9:17])
             count += 1
             size += int.from_bytes(value[2:6])
             clock, origin = int.from_bytes(key[9:17]), int.from_bytes(key[17:25])
-            if taken and clock > taken.get((origin, clock & REACTOR), 0):
+            if taken and clock > max(since, taken.get((origin, clock & REACTOR), 0)):
                 recent.append(key[9:25])
         return (count, size, oldest), recent
 

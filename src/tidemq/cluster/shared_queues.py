@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     from tidemq.engine import StoreAccess
 
 GIVEN_AT_ONCE = 256  # messages that nobody has answered for
+LOOKED_AT_ONCE = 1024  # entries, of whatever node, between two pieces of work
 AGAIN_S = 5.0  # after all of a queue was given, or refused, until it is looked at again
+EMPTY_S = 60.0  # after nothing was found: of a dead node a record may still come from another one
 
-Waiting = Iterator[tuple[Owner, Stamp]]
+Waiting = Iterator[tuple[Owner, Stamp] | None]
+"""None for an entry that is another's to give."""
 
 
 class SharedQueues:
@@ -55,6 +58,7 @@ class SharedQueues:
         self._given: dict[int, tuple[Owner, Stamp]] = {}  # by token
         self._queues: dict[tuple[int, int], Waiting] = {}  # by dead node, or own queue: what is to be given
         self._rest_until: dict[tuple[int, int], float] = {}  # and when they are looked at again
+        self._found: set[tuple[int, int]] = set()  # of which something was, since they were begun
         self._let_go: dict[int, Owner] = {}  # own queues that the engine does not serve
         self.counts: Counter[str] = Counter()
 
@@ -77,28 +81,33 @@ class SharedQueues:
         dead, number = key
         if key not in self._queues:
             self._queues[key] = self._of_node(dead) if dead else self._of_queue(number)
-        room = GIVEN_AT_ONCE - len(self._given)
-        some = list(itertools.islice(self._queues[key], room))
-        for owner, message_id in some:
-            self._give(owner, message_id)
-        if len(some) < room:
+        looked = 0
+        for each in itertools.islice(self._queues[key], LOOKED_AT_ONCE):
+            looked += 1
+            if each is not None:
+                self._found.add(key)
+                self._give(*each)
+            if len(self._given) >= GIVEN_AT_ONCE:
+                return
+        if looked < LOOKED_AT_ONCE:
             del self._queues[key]
-            self._rest_until[key] = now + AGAIN_S
-            if number and not any(owner == self._let_go[number] for owner, _ in self._given.values()):
-                self._end(number)
+            empty = key not in self._found
+            self._rest_until[key] = now + (EMPTY_S if empty else AGAIN_S)
+            self._found.discard(key)
+            if number and empty:
+                del self._let_go[number]
+                self._store.write([("shared", struct.pack(">Q", number), None)], sync=False)
 
     def _of_node(self, dead: int) -> Waiting:
         """What a node has queued, in the order of ids within each group."""
         for owner in self._rows.groups():
             for message_id, entry in self._rows.waiting(owner):
-                if entry.adds[0].dot.incarnation == dead:
-                    yield owner, message_id
+                yield (owner, message_id) if entry.adds[0].dot.incarnation == dead else None
 
     def _of_queue(self, number: int) -> Waiting:
         owner = self._let_go[number]
         for message_id, _ in self._rows.waiting(owner):
-            if self._rows.queue_of(owner, message_id) == number:
-                yield owner, message_id
+            yield (owner, message_id) if self._rows.queue_of(owner, message_id) == number else None
 
     def _give(self, owner: Owner, message_id: Stamp) -> None:
         if (owner, message_id) in self._given.values():
@@ -122,9 +131,3 @@ class SharedQueues:
             if reason < 0x80 and self._rows.entries.get(owner, message_id) is not None:
                 removed.append(ops.Remove(owner, message_id))
         self._write(removed)
-
-    def _end(self, number: int) -> None:
-        """Nothing of a queue that the engine has let go waits any more."""
-        if next(self._of_queue(number), None) is None:
-            del self._let_go[number]
-            self._store.write([("shared", struct.pack(">Q", number), None)], sync=False)
