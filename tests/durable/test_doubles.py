@@ -141,6 +141,17 @@ def test_a_message_keeps_its_id_and_raises_those_that_follow(servers: Servers, r
     assert taken(session.node.back("c"), 2) == [b"%d" % clock, b"after"]
 
 
+def test_an_id_far_ahead_raises_no_others(servers: Servers) -> None:
+    """Clocks of nodes are never hours apart (`cluster_skew_s_max`): such an id is a defect of its node."""
+    session = Session(servers, 1, doubles_s=30)
+    far = now() + 2 * 3600 * 10**9
+    session.come(far)
+    connected(session.node).publish("t", b"after", 1)
+    keys = sorted(key[9:25] for key in session.node.rows("queue"))
+    assert keys[1] == message_id(far)
+    assert int.from_bytes(keys[0][:8]) < now()
+
+
 def test_ids_are_raised_by_what_a_node_has_heard(servers: Servers) -> None:
     session = Session(servers, 1)
     ahead = now() + 60 * 10**9
