@@ -297,8 +297,9 @@ def _has_cause(history: History, copies: list[Delivery], another: Delivery) -> b
     if len(copies) < sum(at < another.at for at in another.message.sends):
         return True
     deaths = [each for each in history.faults if each.kind == KILLED]
+    # what a client reads after the death of a broker was sent before it, and its answer reaches nobody
     return any(
-        fault.broker == each.connection.broker and each.at < fault.at < another.at
+        fault.broker == each.connection.broker and each.connection.accepted_at < fault.at < another.at
         for fault in deaths
         for each in copies
         if each.connection is not None

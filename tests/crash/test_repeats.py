@@ -83,3 +83,20 @@ def test_again_from_another_broker() -> None:
     story.connect("broker 3")
     story.deliver(32_769, dup=True)
     assert story.kinds() == []
+
+
+def test_again_where_the_first_was_read_after_its_broker_had_died() -> None:
+    """It was in the socket's buffer; the acknowledgement reaches nobody."""
+    story = Story()
+    story.history.fault(KILLED, "broker 1")
+    story.deliver(5)
+    story.connect("broker 1")
+    story.deliver(1, dup=True)
+    assert story.kinds() == []
+    story = Story()
+    story.history.fault(KILLED, "broker 1")
+    story.connect("broker 1")
+    story.deliver(1)
+    story.connect("broker 1")
+    story.deliver(2)
+    assert story.kinds() == ["repeated"]

@@ -22,6 +22,6 @@ cdef Membership* _choose_here(Reactor* r, LocalGroup* group, uint8_t qos) noexce
 cdef uint16_t _choose_reactor(Reactor* r, Group* group) noexcept nogil
 cdef void _mail_to_group(Reactor* r, Passage* p, Group* group) noexcept nogil
 cdef void _deliver_to_group(Reactor* r, Passage* p, Group* group) noexcept nogil
-cdef bint _goes_to_node(Reactor* r, const Group* group, uint8_t qos) noexcept nogil
+cdef bint _goes_to_node(Reactor* r, const Group* group) noexcept nogil
 cdef void _deliver_locally(Reactor* r, Passage* p, Group* group) noexcept nogil
 cdef void _deliver_here(Reactor* r, Passage* p, Group* group, Membership* member) noexcept nogil

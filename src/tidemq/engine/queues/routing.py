@@ -119,7 +119,7 @@ def _mail_to_group(r, p, group):
     wait_for_inbox(r, target, p.feeder)
 
 
-def _goes_to_node(r, group, qos):
+def _goes_to_node(r, group):
     """Whether a member on another node is drawn: among all that are online, or where none is here."""
     here: uint32_t = cython.cast(uint32_t, group.here.members.size()) + group.elsewhere_count
     if here and (group.nodes_count == 0 or r.common.nodes.get().prefers_own):
@@ -131,7 +131,7 @@ def _goes_to_node(r, group, qos):
 
 def _deliver_to_group(r, p, group):
     """To a member drawn among all that are online, on whatever node."""
-    if not group.nodes.empty() and _goes_to_node(r, group, p.qos):
+    if not group.nodes.empty() and _goes_to_node(r, group):
         forward_to_group(r, p, group)
     else:
         _deliver_locally(r, p, group)
