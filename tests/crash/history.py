@@ -297,6 +297,9 @@ def _has_cause(history: History, copies: list[Delivery], another: Delivery) -> b
     if len(copies) < sum(at < another.at for at in another.message.sends):
         return True
     deaths = [each for each in history.faults if each.kind == KILLED]
+    message = another.message
+    if not message.sends and any(message.sent_at < each.at < another.at for each in deaths):
+        return True  # a will: nobody sent it but the broker, which may not have noted that it did
     # what a client reads after the death of a broker was sent before it, and its answer reaches nobody
     return any(
         fault.broker == each.connection.broker and each.connection.accepted_at < fault.at < another.at
