@@ -127,6 +127,11 @@ class Moves:
         """Dead nodes whose sessions are all elsewhere by now."""
         return self._settled
 
+    @property
+    def _doubles_s(self) -> float:
+        """For how long after it has come a session may get a message by its old home, too."""
+        return DOUBLES_S + 2 * self._node.members.suspect_s
+
     # --- a client comes ----------------------------------------------------------------------------
 
     def connect(self, client: str, clean: bool, answer: Future[int]) -> None:
@@ -153,12 +158,11 @@ class Moves:
             self._finish(client, 0)
             return
         home, own = session.row.home, self._node.incarnation
-        here = self._conversion.epoch(client) is not None and client not in self._handed
         if client in self._handed and now - self._handed[client] < RETURN_S:
             return  # it is on its way elsewhere, or others think that it is here
-        if home == own and (here or client in self._handed):  # or nobody has come for it
-            if self._handed.pop(client, None) is not None:
-                self._share(client, DOUBLES_S + 2 * self._node.members.suspect_s)
+        if home == own and (self._conversion.epoch(client) is not None or client in self._handed):
+            if self._handed.pop(client, None) is not None:  # nobody has come for it
+                self._share(client, self._doubles_s)
             if not coming.clean:
                 self._begin_epoch(session, asked=True)
             self._finish(client, 0)
@@ -197,7 +201,7 @@ class Moves:
         self._begin_epoch(session, asked=asked)
         self.counts["cluster_sessions_taken" if asked else "cluster_sessions_taken_over"] += 1
         if coming.yielded is not None:
-            self._share(client, DOUBLES_S + 2 * self._node.members.suspect_s)
+            self._share(client, self._doubles_s)
         coming.taken = True
         if not self._adopt(client, coming.marks, crashed=not asked):
             self._finish(client, SERVER_UNAVAILABLE)
@@ -223,7 +227,7 @@ class Moves:
             idle=idle,
             next_place=session.row.next_sequence,
             crashed=crashed,
-            doubles_s=DOUBLES_S + 2 * self._node.members.suspect_s,
+            doubles_s=self._doubles_s,
             taken=marks,
             recent=recent,
         )
@@ -244,10 +248,10 @@ class Moves:
         since = self._node.clock.last_ns - int(DOUBLES_S * 1e9)  # no message is on its way for longer
         count = size = oldest = 0
         for key, value in self._store.scan("queue", number + bytes([IDLE])):
-            oldest = oldest or int.from_bytes(key[9:17])
+            clock, origin = int.from_bytes(key[9:17]), int.from_bytes(key[17:25])
+            oldest = oldest or clock
             count += 1
             size += int.from_bytes(value[2:6])
-            clock, origin = int.from_bytes(key[9:17]), int.from_bytes(key[17:25])
             if taken and clock > max(since, taken.get((origin, clock & REACTOR), 0)):
                 recent.append(key[9:25])
         return (count, size, oldest), recent

@@ -53,16 +53,12 @@ class Telling:
             self._moved(client)
         for topic in dict.fromkeys(topics):
             self._access.retain(topic.encode(), self._store.get("retained", topic.encode()))
+        now: tuple[Added, Removed] = ([], [])
         for come in added:
-            if self._waits(come[0]):
-                self._late[come[0].name][0].append(come)
+            (self._late[come[0].name] if self._waits(come[0]) else now)[0].append(come)
         for gone in removed:
-            if self._waits(gone[0]):
-                self._late[gone[0].name][1].append(gone)
-        self._tell_of_entries(
-            [each for each in added if not self._waits(each[0])],
-            [each for each in removed if not self._waits(each[0])],
-        )
+            (self._late[gone[0].name] if self._waits(gone[0]) else now)[1].append(gone)
+        self._tell_of_entries(*now)
 
     def arrived(self, client: str) -> None:
         """The engine has a session from now on, or will not have it."""

@@ -103,6 +103,11 @@ def _wait(hub, timeout_ns):
     unlock(cython.address(hub.lock))
 
 
+def _name_and_filter(text):
+    """Of ``$share/group/filter``."""
+    return text.encode().split(b"/", 2)[1:]
+
+
 @cython.cclass
 class NodeAccess:
     """What a cluster does for an engine. Made before the engine starts, once; its methods may be called from
@@ -197,14 +202,14 @@ class NodeAccess:
         if len(self.groups[node]) + len(changes) > self.engine.common.limits.subscriptions_total_max:
             raise RefusedError(f"node {node} has members of more groups than subscriptions_total_max")
         mark: cython.p_void = cython.address(self.marks[node])
-        none: uint32_t = cython.cast(uint32_t, node)
+        slot: uint32_t = cython.cast(uint32_t, node)
         index: cython.pointer[SubscriptionIndex] = self.engine.common.subscriptions
         for text, online in changes:
-            name, filter = (each.encode() for each in text[7:].split("/", 1))
+            name, filter = _name_and_filter(text)
             lock_exclusive(index)
             if online >= 0:
                 member: Subscription = Subscription(
-                    mark, none | cython.cast(uint32_t, online) << 4, NODE_REACTOR, 0, PLAIN
+                    mark, slot | cython.cast(uint32_t, online) << 4, NODE_REACTOR, 0, PLAIN
                 )
                 if not put_subscription(index, span_of(filter), span_of(name), member):
                     index.count -= 1
@@ -291,7 +296,7 @@ class NodeAccess:
         result: list = []
         index: cython.pointer[SubscriptionIndex] = self.engine.common.subscriptions
         for text in groups:
-            name, filter = (each.encode() for each in text[7:].split("/", 1))
+            name, filter = _name_and_filter(text)
             count: uint32_t = 0
             lock_shared(index)
             group: cython.pointer[SharedGroup] = find_group_by_name(index, span_of(filter), span_of(name))

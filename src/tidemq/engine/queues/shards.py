@@ -47,6 +47,7 @@ from cython.cimports.tidemq.engine.queues.queueing import evict_waiting, make_st
 from cython.cimports.tidemq.engine.queues.sessions import end_session, forget_session, new_session
 from cython.cimports.tidemq.engine.state.client import LocalGroup, Membership, Session
 from cython.cimports.tidemq.engine.state.mail import MAIL_SHARD, Mail
+from cython.cimports.tidemq.engine.state.nodes import NODES_MAX
 from cython.cimports.tidemq.engine.state.queue import DONE, ROW_NONE, Entry, Outbox
 from cython.cimports.tidemq.engine.state.section import FAMILY_SHARED, RECORD_ADD, RECORD_LET_GO
 
@@ -288,7 +289,7 @@ def _find_elsewhere(r, group, elsewhere, away):
         for reactor in range(found.reactors):
             if found.online[reactor] and reactor != r.index:
                 elsewhere[0] = reactor
-        for slot in range(16 if found.nodes else 0):
+        for slot in range(NODES_MAX if found.nodes else 0):
             online += found.online_there[slot]
         if online and elsewhere[0] < 0:
             away[0] = whole_filter(found.filter, found.name)
