@@ -6,6 +6,8 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 
+from cluster.processes.links import Proxy
+
 from tidemq.errors import ProtocolError
 from tidemq.wire import (
     Connack,
@@ -47,43 +49,23 @@ class Passage:
         self._client.write(b"".join(encode(each, VERSION) for each in packets))
 
 
-class Liar:
-    """Listens on `port` from `start` to `close`; `lies`: whether the passages lie now. `kept` is a passage's
-    to use, over connections.
-    """
+class Liar(Proxy):
+    """`lies`: whether the passages lie now. `kept` is a passage's to use, over connections."""
 
     def __init__(self, broker_port: int, passage: type[Passage]) -> None:
+        super().__init__()
         self._broker_port, self._passage = broker_port, passage
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
-        self.port = 0
         self.lies = True
         self.kept: list[Packet] = []
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        with suppress(OSError, ProtocolError, asyncio.CancelledError):
-            from_broker, broker = await asyncio.open_connection("127.0.0.1", self._broker_port)
-            passage = self._passage(self, writer, broker)
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_broker, broker = await asyncio.open_connection("127.0.0.1", self._broker_port)
+        passage = self._passage(self, writer, broker)
+        with suppress(ProtocolError):
             back = asyncio.create_task(self._read(from_broker, passage, up=False))
             await self._read(reader, passage, up=True)
             back.cancel()
             broker.transport.abort()
-        self._tasks.discard(task)
-        writer.transport.abort()
 
     async def _read(self, reader: asyncio.StreamReader, passage: Passage, *, up: bool) -> None:
         decoder = Decoder(VERSION)

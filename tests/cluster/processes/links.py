@@ -46,23 +46,12 @@ class _Passage:
         _reset(self.far)
 
 
-class Link:
-    """From `start` to `close`. `target`: the server's port, asked at each connection.
+class Proxy:
+    """Listens on `port` from `start` to `close`, and has `_pass_on` do what is done with each connection."""
 
-    `port` is where it listens itself, from `start` on.
-    """
-
-    def __init__(
-        self, target: Callable[[], int], name_of: Callable[[bytes], str | None] = lambda _text: None
-    ) -> None:
-        self._target, self._name_of = target, name_of
-        self._passages: set[_Passage] = set()
+    def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
-        self._stopped: frozenset[str] | None = frozenset()  # whose bytes do not get through; None: anybody's
-        self._waiting = False  # they wait; else the connections have ended, and new ones do
-        self._open = asyncio.Event()  # nobody's bytes wait
-        self._open.set()
         self.port = 0
 
     async def start(self) -> None:
@@ -75,6 +64,36 @@ class Link:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raise NotImplementedError
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            # cancelled by `close`; asyncio's streams would report that as an error of theirs
+            with suppress(OSError, asyncio.CancelledError):
+                await self._pass_on(reader, writer)
+        finally:
+            self._tasks.discard(task)
+            _reset(writer)
+
+
+class Link(Proxy):
+    """`target`: the server's port, asked at each connection."""
+
+    def __init__(
+        self, target: Callable[[], int], name_of: Callable[[bytes], str | None] = lambda _text: None
+    ) -> None:
+        super().__init__()
+        self._target, self._name_of = target, name_of
+        self._passages: set[_Passage] = set()
+        self._stopped: frozenset[str] | None = frozenset()  # whose bytes do not get through; None: anybody's
+        self._waiting = False  # they wait; else the connections have ended, and new ones do
+        self._open = asyncio.Event()  # nobody's bytes wait
+        self._open.set()
 
     def cut(self, *names: str) -> None:
         """Connections end, of these names, or all where none is given, and so do new ones until `heal`."""
@@ -107,18 +126,9 @@ class Link:
     def _is_stopped(self, passage: _Passage) -> bool:
         return self._stopped is None or passage.name in self._stopped
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            # cancelled by `close`; asyncio's streams would report that as an error of theirs
-            with suppress(OSError, asyncio.CancelledError):
-                far_reader, far = await asyncio.open_connection("127.0.0.1", self._target())
-                await self._pass(_Passage(writer, far), reader, far_reader)
-        finally:
-            self._tasks.discard(task)
-            _reset(writer)
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far = await asyncio.open_connection("127.0.0.1", self._target())
+        await self._pass(_Passage(writer, far), reader, far_reader)
 
     async def _pass(self, passage: _Passage, near: asyncio.StreamReader, far: asyncio.StreamReader) -> None:
         self._passages.add(passage)
