@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from conformance.kit import Client, kept
-from conformance.packets import connect
+from conformance.packets import PUBACK, PUBLISH, acknowledge, connect
 from durable.server import Server
 from waiting import wait_until
 
@@ -214,3 +214,13 @@ def asking(node: AskingNode, client_id: str, version: int = 5, **named: Any) -> 
     client.send(connect(client_id, version, **(kept(version) | named)))
     [request] = node.requests()
     return client, request
+
+
+def taken(client: Client, count: int) -> list[bytes]:
+    """The payloads of so many messages at QoS 1, which are acknowledged."""
+    found = []
+    for _ in range(count):
+        packet = client.expect(PUBLISH)
+        client.send(acknowledge(PUBACK, packet.packet_id))
+        found.append(packet.payload)
+    return found

@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from conformance.kit import Client, connected, kept
-from conformance.packets import PUBACK, PUBLISH, acknowledge
+from conformance.kit import connected, kept
+from durable.nodes import taken
 
 if TYPE_CHECKING:
     from durable.conftest import Servers
@@ -60,16 +60,6 @@ class Session:
             value = struct.pack(">BBIqQ", 0, 1, 100, 0, 0)
             self.node.write([("queue", row, value), ("payload", message_id(clock), message)])
         self.node.access.note_added(self.queue, [message_id(clock) for clock in clocks], [100] * len(clocks))
-
-
-def taken(client: Client, count: int) -> list[bytes]:
-    """Of so many messages, which are acknowledged."""
-    found = []
-    for _ in range(count):
-        packet = client.expect(PUBLISH)
-        client.send(acknowledge(PUBACK, packet.packet_id))
-        found.append(packet.payload)
-    return found
 
 
 BOTH = pytest.mark.parametrize("reactors", [1, 2])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conformance.kit import Client, connected, kept
-from conformance.packets import PUBACK, PUBLISH, acknowledge
+from durable.nodes import taken
 from mesh import meshed
 from waiting import wait_until
 
@@ -38,16 +38,6 @@ def member(node: Node, name: str | None = None) -> Client:
     client = connected(node, client_id=name, **(kept(5) if name else {}))
     client.subscribe(GROUP, 1)
     return client
-
-
-def taken(client: Client, count: int) -> list[bytes]:
-    """Of so many messages, which are acknowledged."""
-    found = []
-    for _ in range(count):
-        packet = client.expect(PUBLISH)
-        client.send(acknowledge(PUBACK, packet.packet_id))
-        found.append(packet.payload)
-    return found
 
 
 @BOTH
