@@ -167,6 +167,26 @@ def test_what_members_held_goes_back_in_order_and_at_once(start_engine: StartEng
     assert got[2 * held :] == list(range(1 + 2 * held, 1 + 2 * held + waiting))
 
 
+def test_many_acknowledgements_while_another_member_takes_much(start_engine: StartEngine) -> None:
+    """Each makes room for one, and finds another that takes all: what goes out in a turn is bounded."""
+    held = 2_000
+    engine = start_engine(1, inflight_max=50_000, queued_messages_max=10 * MANY)
+    member = client(engine, receive_max=held)
+    member.subscribe(FILTER, 1)
+    sender = client(engine)
+    feed(sender, range(held + MANY), [member])
+    taken = []
+    while len(taken) < held:
+        taken.append(member.expect(PUBLISH).packet_id)
+    other = client(engine)
+    other.subscribe(FILTER, 1)
+    member.send(*(b"\x40\x02" + struct.pack(">H", each) for each in taken))
+    sender.ping()
+    got: list[int] = []
+    take(other, got, MANY // 4)
+    assert sorted(got) == got
+
+
 @pytest.mark.parametrize("clean", [False, True], ids=["its session goes on", "a new session"])
 def test_a_member_that_comes_back_while_its_messages_go_back(start_engine: StartEngine, clean: bool) -> None:
     """Nothing is lost, and nothing is left of it."""

@@ -36,7 +36,7 @@ from cython.operator import dereference, preincrement
 
 _SLICE_NS = cython.declare(int64_t, 2000000)  # of a turn, for one question
 _IN_A_ROW = cython.declare(uint64_t, 64)  # looked at between two looks at the clock
-_STEPS_MAX = cython.declare(uint64_t, 16384)  # looked at for one question
+_STEPS_MAX = cython.declare(uint64_t, 2048)  # connections or buckets looked at for one question
 _IN_A_BUCKET = cython.declare(uint64_t, 256)  # places of `Roster.at`; there are never so many in one
 _FILTERS_MAX = cython.declare(cython.size_t, 1000)  # of one client
 _BYTES_MAX = cython.declare(uint64_t, 1048576)  # of an answer, but for its last row: names may be long

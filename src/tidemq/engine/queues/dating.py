@@ -27,7 +27,7 @@ from cython.cimports.tidemq.engine.state.wall_clock import raise_ids, read_wall_
 _LOOK_NS = cython.declare(int64_t, 100000000)
 _STEP_NS = cython.declare(int64_t, 50000000)  # less is how exactly two clocks can be read one after the other
 _SLICE_NS = cython.declare(int64_t, 1000000)
-_SLICE = cython.declare(cython.int, 4096)  # buckets of the table of sessions, in one turn
+_SLICE = cython.declare(cython.int, 2048)  # buckets of the table of sessions, in one turn
 _IN_A_ROW = cython.declare(cython.int, 64)  # of these, before the next look at the time
 
 

@@ -53,9 +53,6 @@ from cython.cimports.tidemq.engine.state.section import FAMILY_SHARED, RECORD_AD
 
 # where an empty shard's outbox begins: what comes back goes in before its head
 _FIRST_PLACE = cython.declare(uint64_t, 4294967296)
-_GIVE_MAX = cython.declare(
-    uint32_t, 1024
-)  # messages of a group that go out at a time; the rest the next turn
 _TEND_MAX = cython.declare(uint32_t, 2048)  # groups and members that a tick looks at
 
 
@@ -145,13 +142,13 @@ def _give(r, shard, entry, member):
     close_passage(cython.address(passage), r.tally)
 
 
-def _serve(r, group, shard, left):
-    """As many of its messages as the members take now; ``left``: and as may go out now."""
+def _serve(r, group, shard):
+    """As many of its messages as the members take now, and as may go out in this turn."""
     box: cython.pointer[Outbox] = cython.address(shard.outbox)
     holds(shard.group == group.number, b"shards: one serves the members of its own group")
     if ASSERTS:
         holds(may_touch(shard.reactor), b"shards: one is served by the reactor that it is on")
-    while box.waiting and left[0]:
+    while box.waiting and r.give_left:
         entry: cython.pointer[Entry] = entry_at(box, box.next)
         if entry.state == DONE:
             box.next += 1
@@ -160,7 +157,7 @@ def _serve(r, group, shard, left):
         if member == cython.NULL:
             break
         count_steps(1)
-        left[0] -= 1
+        r.give_left -= 1
         _give(r, shard, entry, member)
     if group.ready:
         request_rows(r, shard)
@@ -169,20 +166,16 @@ def _serve(r, group, shard, left):
 
 
 def serve_group(r, group):
-    """Whatever of its queue can go out goes, or some of it now and the rest with the next turns. Returns how
-    many messages went.
-    """
+    """Whatever of its queue can go out goes, or some of it now and the rest with the next turns."""
     index: cython.size_t
-    left: uint32_t = _GIVE_MAX
     if group.handbacks:
-        return 0
+        return
     for index in range(group.shards.size()):
         if group.ready and holds_any(group.shards[index]):
-            _serve(r, group, group.shards[index], cython.address(left))
+            _serve(r, group, group.shards[index])
     for index in range(group.shards.size()):
         if group.ready and group.shards[index].outbox.waiting:
             make_due(r, group)
-    return _GIVE_MAX - left
 
 
 def serve_shard(r, shard):
@@ -203,15 +196,17 @@ def look_at_room(r, s):
 
 
 def continue_groups(r):
-    """Once a turn: groups whose members came, or of whose queue more can go out."""
-    groups: cython.size_t = r.due_groups.size()
-    served: uint32_t = 0
-    while groups and served < _GIVE_MAX:
+    """Once a turn: groups whose members came, or of whose queue more can go out. As many messages again as
+    may go out before: a group whose members acknowledge much in each turn holds up no other.
+    """
+    groups: cython.size_t = min(r.due_groups.size(), cython.cast(cython.size_t, GIVE_A_TURN))
+    r.give_left = GIVE_A_TURN
+    while groups and r.give_left:
         group: cython.pointer[LocalGroup] = r.due_groups.front()
         r.due_groups.pop_front()
         holds(group.due, b"shards: a group in the list of those that are due says so")
         group.due = False
-        served += 1 + serve_group(r, group)
+        serve_group(r, group)
         groups -= 1
 
 

@@ -82,6 +82,7 @@ cdef cppclass Reactor:
     deque[LocalGroup*] due_groups   # with a queue of which something may go out
     deque[Handback*] handbacks
     uint32_t handback_left       # entries that this turn may still hand back
+    uint32_t give_left           # messages of groups' queues that may still go out now
     vector[Timer] timers         # a binary heap, earliest first
     TopicCache cache
     uint32_t group_turn          # the state of the draw among the members of shared groups

@@ -101,7 +101,12 @@ from cython.cimports.tidemq.engine.queues.promises import free_promises
 from cython.cimports.tidemq.engine.queues.queueing import MARK_MS, mark_sent
 from cython.cimports.tidemq.engine.queues.retaining import end_sweep, sweep_retained
 from cython.cimports.tidemq.engine.queues.sessions import continue_ending
-from cython.cimports.tidemq.engine.queues.shards import continue_groups, look_at_room, tend_shards
+from cython.cimports.tidemq.engine.queues.shards import (
+    GIVE_A_TURN,
+    continue_groups,
+    look_at_room,
+    tend_shards,
+)
 from cython.cimports.tidemq.engine.state.client import CONNECTED, OUTPUT_BLOCK, Connection
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.state.mail import TIMER_CONNECTION, TIMER_LISTENING, TIMER_THROTTLED, Timer
@@ -533,6 +538,7 @@ def run_reactor(r):
         r.tally[C_TURNS] += 1
         begin_turn()
         r.handback_left = HANDBACK_SLICE
+        r.give_left = GIVE_A_TURN
         follow_clock(r)
         _read_mail(r)
         if r.common.nodes.get() != cython.NULL:
