@@ -16,6 +16,7 @@ from waiting import WAIT_S, until
 from tidemq.broker import Broker
 from tidemq.client import Client
 from tidemq.cluster.keeping import ClusterKeeper
+from tidemq.cluster.promises import UNDER_WAY_MAX
 from tidemq.config import Config
 from tidemq.errors import StoreError
 from tidemq.store.rocksdb import RocksDBStore
@@ -142,6 +143,30 @@ async def test_no_acknowledgement_before_there_is_a_copy(nodes: Nodes) -> None:
         nodes.links.cut.clear()
         await until(lambda: receipt.done)
     assert nodes.keepers["one"].counts["cluster_acknowledged_degraded"] == 0
+
+
+async def test_who_has_applied_is_heard_while_as_many_batches_wait_as_may(nodes: Nodes) -> None:
+    """A log that takes nothing delays nobody while its node asks for what it lacks, and applies it."""
+    await nodes.meet("one", "two", suspect_s=1000.0)
+    one, keeper = nodes.brokers["one"], nodes.keepers["one"]
+    async with client(one, "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+    async with client(one, "bob") as bob:
+        nodes.links.cut.add(nodes.keepers["two"].node.incarnation)
+        receipts = []
+
+        def has_begun(after: int) -> bool:
+            return keeper.node.last > after
+
+        while keeper.promises.may_begin:
+            last = keeper.node.last
+            receipts.append(bob.publish_nowait("a/1", b"x", qos=1))
+            await until(partial(has_begun, last))
+        nodes.links.copying = False
+        nodes.links.cut.clear()
+        await until(lambda: all(receipt.done for receipt in receipts))
+    assert len(receipts) > UNDER_WAY_MAX // 2
+    assert keeper.counts["cluster_acknowledged_degraded"] == 0
 
 
 async def test_without_another_node_it_is_acknowledged_late_and_counted(nodes: Nodes) -> None:

@@ -267,6 +267,8 @@ class ClusterKeeper(Keeper):
             self.times.step()
             self._hear_of_copies()
             self._settle()
+            if self._came:  # who has applied a record has a copy, and who is there is heard
+                self._try(self._go_on)
             time.sleep(PAUSE_S)
         wait_s = MOVING_S if self.moves.is_waiting or self._answers or self.draining.phase else TICK_S
         work = self._access.take_work(min(wait_s, self._wait_s()), described=True)

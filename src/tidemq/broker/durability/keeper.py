@@ -302,17 +302,21 @@ class Keeper:
                 self._refuse(StoreError(str(error)))
                 self._discard_captured(work)
                 self._undo(work)
-            try:
-                self._do_the_rest(work)
-                self._go_on()
-                self._errands.answer()
-                self._tend()
-            except MemoryError:
-                raise
-            except Exception:  # noqa: BLE001 - what was committed stays so
-                _log.exception("the keeper failed")
+            self._try(partial(self._do_the_rest, work))
+            self._try(self._go_on)
+            self._try(self._errands.answer)
+            self._try(self._tend)
         self._errands.answer()
         self._end()
+
+    def _try(self, act: Callable[[], None]) -> None:
+        """A defect of ours in what comes after the writes: what was committed stays so."""
+        try:
+            act()
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - the rest goes on
+            _log.exception("the keeper failed")
 
     def _wait_s(self) -> float:
         if self._purges:
