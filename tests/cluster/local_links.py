@@ -65,7 +65,9 @@ class Links:
             return
         kept = self._all.copies.setdefault(to, {}).setdefault(self.own, {})
         kept.update(records)
-        self._all.keepers[self.own].take_copied(to, max(kept))
+        keeper = self._all.keepers.get(self.own)
+        if keeper is not None:  # else it leaves, and writes its last
+            keeper.take_copied(to, max(kept))
 
     def trim(self, number: int) -> None:
         for of_holder in self._all.copies.values():

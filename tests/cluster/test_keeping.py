@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -226,6 +229,46 @@ async def test_a_session_that_ends_is_gone_everywhere(nodes: Nodes) -> None:
             assert nodes.count(name, "subscription") == 0
             assert nodes.count(name, "session ann") == 1
     await until(lambda: nodes.agree("one", "two"))
+
+
+async def test_a_session_ends_in_the_batch_in_which_it_changed(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client leaves, and begins a clean one, while the keeper is busy: it does not come back."""
+    await nodes.meet("one", "two")
+    one, keeper = nodes.brokers["one"], nodes.keepers["one"]
+    advance, connect = keeper.moves.advance, keeper.connect
+    free, asked, slow = threading.Event(), threading.Event(), [True]
+
+    def ask(client_id: str, clean: bool) -> Future[int]:
+        answer = connect(client_id, clean)
+        asked.set()
+        return answer
+
+    def advance_slowly(now: float) -> None:
+        advance(now)
+        if asked.is_set() and slow:
+            slow.clear()
+            time.sleep(0.3)  # until the engine has ended the session; only then the next work is taken
+
+    async with client(one, "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+        keeper.ask(lambda: free.wait(WAIT_S))
+        monkeypatch.setattr(keeper, "connect", ask)
+        monkeypatch.setattr(keeper.moves, "advance", advance_slowly)
+    url = f"mqtt://127.0.0.1:{one.ports[0]}"
+    cleanly = Client(url, client_id="ann", clean_start=True, session_expiry_s=0)
+    coming = asyncio.create_task(cleanly.connect())
+    await until(asked.is_set)
+    free.set()
+    await coming
+    await cleanly.disconnect()
+    assert not slow
+    async with client(one, "ann") as ann:
+        assert ann.connack is not None
+        assert not ann.connack.session_present
+    await until(lambda: nodes.agree("one", "two"))
+    assert nodes.count("two", "subscription") == 0
 
 
 async def test_a_new_node_gets_what_is_there_while_more_comes(nodes: Nodes) -> None:

@@ -245,8 +245,8 @@ class Conversion:
             self._ended.add(client)
             epoch = self._epochs.pop(client, None)
             session = self._rows.sessions.get(client, None)
-            moved = session is not None and session.row.epoch != epoch  # it goes on elsewhere
-            if epoch is not None and not moved:
+            goes_on = session is not None and epoch is not None and session.row.epoch > epoch  # elsewhere
+            if epoch is not None and not goes_on:
                 yield ops.EndSession(client, epoch)
             return
         self._ended.discard(client)

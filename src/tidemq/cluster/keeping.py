@@ -271,10 +271,7 @@ class ClusterKeeper(Keeper):
                 self._try(self._go_on)
             time.sleep(PAUSE_S)
         wait_s = MOVING_S if self.moves.is_waiting or self._answers or self.draining.phase else TICK_S
-        work = self._access.take_work(min(wait_s, self._wait_s()), described=True)
-        if work is not None:
-            work.purges[:] = [start for start in work.purges if self._is_purged(start)]
-        return work
+        return self._access.take_work(min(wait_s, self._wait_s()), described=True)
 
     def _is_purged(self, start: bytes) -> bool:
         """Rows of a shard that has ended. Those of a session go when all nodes know of its end."""
@@ -338,6 +335,8 @@ class ClusterKeeper(Keeper):
     # --- what is owed ------------------------------------------------------------------------------
 
     def _do_the_rest(self, work: StoreWork) -> None:
+        # not before the work is converted: until then its rows are those of a session
+        work.purges[:] = [start for start in work.purges if self._is_purged(start)]
         for client, place, here in work.left:
             self.moves.left(client.decode(), place, here=here)
         for client, here in work.arrived:
