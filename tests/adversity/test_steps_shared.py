@@ -175,7 +175,7 @@ def test_many_acknowledgements_while_another_member_takes_much(start_engine: Sta
     member.subscribe(FILTER, 1)
     sender = client(engine)
     feed(sender, range(held + MANY), [member])
-    taken = []
+    taken: list[int | None] = []
     while len(taken) < held:
         taken.append(member.expect(PUBLISH).packet_id)
     other = client(engine)

@@ -24,6 +24,7 @@ class LocalLinks:
         self.copies: dict[int, dict[int, dict[int, bytes]]] = {}  # by holder, incarnation and number
         self.cut: set[int] = set()  # nodes that nobody reaches, and which reach nobody
         self.copying = True
+        self.dropped: set[str] = set()  # kinds of messages that reach nobody
 
 
 class Links:
@@ -52,7 +53,7 @@ class Links:
 
     def send(self, to: int, kind: str, body: bytes) -> None:
         keeper = self._reached(to)
-        if keeper is not None:
+        if keeper is not None and kind not in self._all.dropped:
             keeper.take_in(kind, self.own, body)
 
     def broadcast(self, kind: str, body: bytes) -> None:

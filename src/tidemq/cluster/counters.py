@@ -21,6 +21,7 @@ CLUSTER_COUNTERS = (
     "cluster_sessions_handed_over",
     "cluster_sessions_taken",
     "cluster_sessions_taken_over",
+    "cluster_sessions_unanswered",
     "cluster_shared_given",
     "cluster_shared_refused",
 )

@@ -1,6 +1,7 @@
 """Sessions on their way from node to node, one after the other's word; on the keeper's thread.
 
-A client's CONNECT waits here until its session is at home on this node:
+A client's CONNECT waits here until its session is at home on this node. Of one that is not known here all
+other nodes are asked first, which end or hand over what they have. Then:
 
 1. Its home is asked, disconnects the client, and says by a vector when all that it did is applied (`yield`).
    It goes on to take messages for the session.
@@ -51,6 +52,8 @@ RETURN_S = 5.0  # that a session which was handed over is waited for, where its 
 DOUBLES_S = 30.0  # and twice `cluster_suspect_s`: longer than its old home takes messages for it
 FIRST_S = 5.0  # after the start, until a member that was never heard counts as dead
 TAKEN_AT_ONCE = 64  # sessions of a dead node, between two pieces of work
+POLL_S = 1.0  # in which nodes say whether they have a session
+LET_IN_S = 0.1  # until the engine has the session of a client that was let in
 SERVER_UNAVAILABLE = 0x88
 REACTOR = 63  # the bits of an id's clock that are its reactor
 
@@ -61,7 +64,10 @@ _log = logging.getLogger("tidemq.cluster")
 class Coming:
     """A session that is to be at home here, and who waits for it."""
 
+    begun_at: float
     clean: bool = False
+    answers: dict[int, Vector] = field(default_factory=dict)  # of nodes that have none, or none any more
+    polled_at: float = 0.0
     waiting: list[Future[int]] = field(default_factory=list)
     asked: int = 0  # the node that was asked for it
     asked_at: float = 0.0
@@ -75,7 +81,7 @@ class Moves:
     """`write` makes one batch durable.
 
     `counts`: `cluster_sessions_asked`, `cluster_sessions_handed_over`, `cluster_sessions_taken` (from a node
-    that gave them), `cluster_sessions_taken_over` (from one that is dead).
+    that gave them), `cluster_sessions_taken_over` (from one that is dead), `cluster_sessions_unanswered`.
     """
 
     def __init__(
@@ -101,6 +107,8 @@ class Moves:
         self._yields: list[tuple[int, int, str]] = []  # record that must be durable, whom to tell, client
         self._announced: list[tuple[int, int, str]] = []  # number, the old home, client
         self._telling: dict[str, tuple[int, float]] = {}  # old homes that do not know yet, and when told
+        self._let_in: dict[str, float] = {}  # clients without a session before, until then
+        self._early: dict[tuple[str, int], None] = {}  # questions about such, and who asks
         self._lingering: dict[str, float] = {}  # sessions that were handed over, until then
         self._shared_until: dict[str, float] = {}  # sessions that came, while others may add to them
         self._orphans: dict[int, Iterator[str]] = {}  # sessions of dead nodes, by node
@@ -120,7 +128,7 @@ class Moves:
     @property
     def is_waiting(self) -> bool:
         """Whether a session is on its way."""
-        return bool(self._coming or self._askers or self._yields or self._announced)
+        return bool(self._coming or self._askers or self._yields or self._announced or self._early)
 
     @property
     def settled(self) -> Collection[int]:
@@ -136,13 +144,14 @@ class Moves:
 
     def connect(self, client: str, clean: bool, answer: Future[int]) -> None:
         """CONNECT: the future gets 0 when the session is here, or there is none, else a reason code."""
-        coming = self._coming.setdefault(client, Coming())
+        coming = self._coming.setdefault(client, Coming(time.monotonic()))
         coming.clean = clean
         coming.waiting.append(answer)
 
     def advance(self, now: float) -> None:
         """Does what can be done now."""
         self._settle_yields()
+        self._answer_early(now)
         for client, coming in list(self._coming.items()):
             self._try(client, coming, now)
         self._tell_done(now)
@@ -155,7 +164,11 @@ class Moves:
             return
         session = self._node.rows.sessions.get(client, None)
         if session is None:
-            self._finish(client, 0)
+            if coming.waiting and all(each.cancelled() for each in coming.waiting):
+                del self._coming[client]  # its client has gone
+            elif self._is_unknown(client, coming, now):
+                self._let_in[client] = now + LET_IN_S
+                self._finish(client, 0)
             return
         home, own = session.row.home, self._node.incarnation
         if client in self._handed and now - self._handed[client] < RETURN_S:
@@ -168,6 +181,23 @@ class Moves:
             self._finish(client, 0)
         elif home == own or (self._is_yielded(client, coming, home, now)):
             self._take(client, coming, session)
+
+    def _is_unknown(self, client: str, coming: Coming, now: float) -> bool:
+        """Whether no other node has a session of a client that is unknown here, as a new one that nobody has
+        heard of yet, one that is about to end, or one that ends with its connection. A node that does not
+        answer is not waited for.
+        """
+        others = [each for each in self._node.members.live(now) if each != self._node.incarnation]
+        missing = [each for each in others if each not in coming.answers]
+        if missing and now - coming.begun_at > POLL_S:
+            self.counts["cluster_sessions_unanswered"] += 1
+            return True
+        if missing and now - coming.polled_at > AGAIN_S:
+            coming.polled_at = now
+            for each in missing:
+                self._links.send(each, ASK, client.encode())
+        vector = self._node.rows.vector
+        return not missing and all(covers(vector, coming.answers[each]) for each in others)
 
     def _is_yielded(self, client: str, coming: Coming, home: int, now: float) -> bool:
         """Whether the home has handed it over. Of a node that is not there its next in the ring alone takes
@@ -295,7 +325,7 @@ class Moves:
             return
         if kind == TAKE:
             if not self.keeps_none:
-                self._coming.setdefault(body.decode(errors="replace"), Coming())
+                self._coming.setdefault(body.decode(errors="replace"), Coming(time.monotonic()))
             return
         if kind == YIELD:
             self._hear_yield(source, body)
@@ -313,6 +343,8 @@ class Moves:
         if len(flat) % 3:
             raise ClusterError(f"a session is handed over with {len(flat)} numbers, no multiple of 3")
         coming = self._coming.get(client)
+        if coming is not None:
+            coming.answers[source] = vector
         if coming is not None and coming.asked == source:
             coming.yielded = vector
             coming.marks = list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
@@ -324,9 +356,28 @@ class Moves:
         if client in self._askers:
             self._askers[client].add(asker)  # the engine is at it
             return
-        self._askers[client] = {asker}
-        if not self._access.release(client.encode(), keep=True):
+        coming = self._coming.get(client)
+        if coming is not None and self._node.rows.sessions.get(client, None) is None:
+            # it has come to both nodes; where the incarnation is greater it is to come again
+            if asker > self._node.incarnation:
+                return
+            self._finish(client, SERVER_UNAVAILABLE)
+        if self._access.release(client.encode(), keep=True):
+            self._askers[client] = {asker}
+            self._let_in.pop(client, None)
+        elif client in self._let_in:
+            self._early[client, asker] = None
+        else:
+            self._askers[client] = {asker}
             self.left(client, 0, here=False)
+
+    def _answer_early(self, now: float) -> None:
+        """Answers what was asked for clients that had been let in and were not there yet."""
+        for client in list(itertools.takewhile(lambda each: self._let_in[each] <= now, self._let_in)):
+            del self._let_in[client]
+        early, self._early = self._early, {}
+        for client, asker in early:
+            self._hand_over(client, asker)
 
     def left(self, client: str, place: int, *, here: bool) -> None:
         """The engine has no more to say of a session that is handed over, or has forgotten it."""
@@ -444,7 +495,7 @@ class Moves:
                 _log.warning("node %016x is not there: its sessions go on here", dead)
             orphans = self._orphans[dead] = itertools.chain(first, found)
         for client in itertools.islice(orphans, TAKEN_AT_ONCE):
-            self._coming.setdefault(client, Coming())
+            self._coming.setdefault(client, Coming(time.monotonic()))
 
     def _settle(self, dead: list[int]) -> None:
         """Nobody waits for a dead node any more when the last of its sessions is at home elsewhere, and this

@@ -302,10 +302,8 @@ class Keeper:
                 self._refuse(StoreError(str(error)))
                 self._discard_captured(work)
                 self._undo(work)
-            self._try(partial(self._do_the_rest, work))
-            self._try(self._go_on)
-            self._try(self._errands.answer)
-            self._try(self._tend)
+            for act in (partial(self._do_the_rest, work), self._go_on, self._errands.answer, self._tend):
+                self._try(act)
         self._errands.answer()
         self._end()
 
@@ -377,7 +375,8 @@ class Keeper:
             # it is a write that makes the store mend itself; only then can anything be read
             self._store.write([("meta", b"probe", b"")], sync=False)
         counts = self._count(self._left_references + references)
-        batch = self._left_writes() + writes + count_writes(counts)
+        left = [(family, key, value) for (family, key), value in self._left.items()]
+        batch = [*left, *writes, *count_writes(counts)]
         now = time.time()
         if not 0 <= now - self._dated < DATE_S:
             self._dated = now
@@ -405,9 +404,6 @@ class Keeper:
     def _leave(self, writes: Iterable[Write]) -> None:
         for family, key, value in writes:
             self._left[family, key] = value
-
-    def _left_writes(self) -> list[Write]:
-        return [(family, key, value) for (family, key), value in self._left.items()]
 
     def _fix_references(self) -> None:
         """Turns what is left to be counted into absolute counts, from those before the batch: it is open
