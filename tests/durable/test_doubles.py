@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 from conformance.kit import connected, kept
 from durable.nodes import taken
+from waiting import WAIT_S, wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from durable.conftest import Servers
+
+    from tidemq.store import Write
 
 ELSEWHERE = 0x1122334455667788  # the incarnation of another node
 RECORD = struct.Struct("=BBBBHHIIQq")
@@ -105,6 +110,38 @@ def test_rows_that_were_there_may_come_once_more(servers: Servers, reactors: int
     session.come(clock, clock + 64)
     assert taken(client, 1) == [b"%d" % (clock + 64)]
     assert session.node.count("messages_come_twice") == 1
+
+
+@pytest.mark.parametrize("doubles_s", [30, 0.0])
+def test_what_is_done_before_it_is_stored_is_told_all_the_same(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, doubles_s: float
+) -> None:
+    """Else its row, as the old home has added it, would be nobody's to remove, and come again one day."""
+    session = Session(servers, 1, doubles_s=doubles_s)
+    node, store, clock = session.node, session.node.store, now()
+    client = node.back("c")
+    time.sleep(0.05)  # until, with `doubles_s` 0, nothing is remembered any more
+    session.come(clock - 64)
+    assert taken(client, 1) == [b"%d" % (clock - 64)]
+    changes: list[tuple[str, bool]] = []
+    write = store.write
+
+    def watched(batch: Sequence[Write], *, sync: bool) -> None:
+        changes.extend((family, value is None) for family, key, value in batch if message_id(clock) in key)
+        write(batch, sync=sync)
+
+    monkeypatch.setattr(store, "write", watched)
+    store.hold()
+    connected(node, client_id="other", **kept(5))  # a write that waits
+    assert store.at_gate.wait(WAIT_S)
+    session.come(clock)
+    assert taken(client, 1) == [b"%d" % clock]
+    client.ping()
+    store.let_go()
+    connected(node, client_id="last", **kept(5))
+    wait_until(lambda: b"last" in node.rows("session"), "all before the last is stored")
+    queue = [gone for family, gone in changes if family == "queue"]
+    assert queue == ([False, True] if doubles_s else [])
 
 
 @BOTH

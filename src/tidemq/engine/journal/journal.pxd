@@ -58,5 +58,6 @@ cdef Record* _append_record(Reactor* r, uint8_t kind, Message* message) noexcept
 cdef Record* _open_record(Reactor* r, Entry* entry) noexcept nogil
 cdef void _change_row(Reactor* r, uint64_t queue, Entry* entry, uint8_t kind, uint64_t place) noexcept nogil
 cdef uint64_t _row_queue(const Session* s, const Entry* entry) noexcept nogil
+cdef bint _may_be_added_elsewhere(const Session* s, const Entry* entry) noexcept nogil
 cdef void _remove_row(Reactor* r, Session* s, Entry* entry) noexcept nogil
 cdef string* _copy_of(const string* text) noexcept nogil

@@ -281,10 +281,19 @@ def remove_row(r, s, entry):
         _remove_row(r, s, entry)
 
 
+def _may_be_added_elsewhere(s, entry):
+    """Whether another node may add the same row: it has to hear that the message is done."""
+    return (
+        s != cython.NULL and entry.queue == 0 and s.stored != cython.NULL and s.stored.doubles != cython.NULL
+    )
+
+
 def _remove_row(r, s, entry):
     status: uint8_t = entry.row
     entry.row = ROW_NONE
-    kind: uint8_t = void_change(r, entry)
+    kind: uint8_t = RECORD_VOID
+    if not _may_be_added_elsewhere(s, entry):
+        kind = void_change(r, entry)
     if kind == RECORD_ADD:
         return
     if kind == RECORD_SEND:
