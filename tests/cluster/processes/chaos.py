@@ -14,6 +14,7 @@ from crash.server import BrokerError
 from waiting import WAIT_S, happens
 
 FAULTS = ("kill", "death", "nats", "copies", "cut", "silence", "strand", "restart", "rolling", "clock")
+CUT, SILENT = "is cut off", "is not heard"  # kinds of faults in the history
 CLOCK_OFF_S = 2.0  # at most: of two nodes twice that, less than `cluster_skew_s_max`
 
 
@@ -70,14 +71,14 @@ class Chaos:
 
     async def _cut(self, node: Node) -> None:
         """Nobody reaches it, it reaches nobody, or both."""
-        fault = self.history.begin_fault("is cut off", node.name)
+        fault = self.history.begin_fault(CUT, node.name)
         for link, names in self._links_of(node):
             link.cut(*names)
         await self._heal(fault)
 
     async def _silence(self, node: Node) -> None:
         """The same, but nothing is lost of what was said."""
-        fault = self.history.begin_fault("is not heard", node.name)
+        fault = self.history.begin_fault(SILENT, node.name)
         for link, names in self._links_of(node):
             link.silence(*names)
         await self._heal(fault)

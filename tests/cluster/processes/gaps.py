@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cluster.processes.chaos import CUT, SILENT
 from crash.history import KILLED, STOPPED, Connection, Failure, History, Message
 
 MOVING_S = 10.0  # after which the old home has forgotten a session, also where a node was not there
@@ -39,27 +40,32 @@ def _a_node_ended(history: History, failure: Failure) -> bool:
 
 
 def _its_session_ended(history: History, failure: Failure) -> bool:
-    """Whether the client ended its session while a node was not there."""
+    """Whether the client ended its session while a node was not there, or not reached."""
     mine = [each for each in history.connections if each.client == failure.client]
     return any(
         end.clean
         and any(
-            each.kind in (KILLED, STOPPED) and each.at < after.accepted_at and end.asked_at < each.ended_at
+            each.kind in (KILLED, STOPPED, CUT, SILENT)
+            and each.at < after.accepted_at
+            and end.asked_at < each.ended_at
             for each in history.faults
         )
         for end, after in itertools.pairwise(mine)
     )
 
 
-def _it_unsubscribed_after_a_move(history: History, failure: Failure) -> bool:
-    """Whether the message was sent soon after the client came from another node."""
+def _its_session_moved(history: History, failure: Failure) -> bool:
+    """Whether the message was sent while the client came from another node, or soon after."""
     message = failure.message
     if message is None:
         return False
     mine = [each for each in history.connections if each.client == failure.client]
     sent_s = history.events[message.sent_at - 1][0]
     moves = [after for before, after in itertools.pairwise(mine) if before.broker != after.broker]
-    return any(0 <= sent_s - history.events[each.accepted_at - 1][0] < MOVING_S for each in moves)
+    return any(
+        message.sent_at > each.asked_at and sent_s - history.events[each.accepted_at - 1][0] < MOVING_S
+        for each in moves
+    )
 
 
 def _somebody_was_slow(history: History, _failure: Failure) -> bool:
@@ -99,7 +105,8 @@ GAPS = (
         ("session back", "stray", "quality", "twice", "repeated", "stalled", "came back"),
         _its_session_ended,
     ),
-    Gap("**UNSUBSCRIBE soon after a session has moved**", ("stray",), _it_unsubscribed_after_a_move),
+    Gap("**UNSUBSCRIBE soon after a session has moved**", ("stray", "quality"), _its_session_moved),
+    Gap("**Order while a session moves**", ("disorder",), _its_session_moved),
     # it is a split: sessions are served on both sides
     Gap(
         "**A node whose process stands still**",
