@@ -68,6 +68,7 @@ class Coming:
     clean: bool = False
     answers: dict[int, Vector] = field(default_factory=dict)  # of nodes that have none, or none any more
     polled_at: float = 0.0
+    stays: bool = False  # it comes here, with its client or without
     waiting: list[Future[int]] = field(default_factory=list)
     asked: int = 0  # the node that was asked for it
     asked_at: float = 0.0
@@ -163,10 +164,12 @@ class Moves:
         if coming.taken or coming.leaving:
             return
         session = self._node.rows.sessions.get(client, None)
+        asks = session is None or coming.asked != session.row.home
+        if asks and not coming.stays and coming.waiting and all(each.cancelled() for each in coming.waiting):
+            del self._coming[client]  # its client has gone, maybe to the node that would be asked now
+            return
         if session is None:
-            if coming.waiting and all(each.cancelled() for each in coming.waiting):
-                del self._coming[client]  # its client has gone
-            elif self._is_unknown(client, coming, now):
+            if self._is_unknown(client, coming, now):
                 self._let_in[client] = now + LET_IN_S
                 self._finish(client, 0)
             return
@@ -325,7 +328,7 @@ class Moves:
             return
         if kind == TAKE:
             if not self.keeps_none:
-                self._coming.setdefault(body.decode(errors="replace"), Coming(time.monotonic()))
+                self._bring(body.decode(errors="replace"))
             return
         if kind == YIELD:
             self._hear_yield(source, body)
@@ -495,7 +498,10 @@ class Moves:
                 _log.warning("node %016x is not there: its sessions go on here", dead)
             orphans = self._orphans[dead] = itertools.chain(first, found)
         for client in itertools.islice(orphans, TAKEN_AT_ONCE):
-            self._coming.setdefault(client, Coming(time.monotonic()))
+            self._bring(client)
+
+    def _bring(self, client: str) -> None:
+        self._coming.setdefault(client, Coming(time.monotonic())).stays = True
 
     def _settle(self, dead: list[int]) -> None:
         """Nobody waits for a dead node any more when the last of its sessions is at home elsewhere, and this
