@@ -23,6 +23,7 @@ class LocalLinks:
         self.keepers: dict[int, ClusterKeeper] = {}
         self.copies: dict[int, dict[int, dict[int, bytes]]] = {}  # by holder, incarnation and number
         self.cut: set[int] = set()  # nodes that nobody reaches, and which reach nobody
+        self.unheard: set[int] = set()  # nodes that hear nobody, and whose servers take copies all the same
         self.copying = True
         self.dropped: set[str] = set()  # kinds of messages that reach nobody
 
@@ -53,7 +54,8 @@ class Links:
 
     def send(self, to: int, kind: str, body: bytes) -> None:
         keeper = self._reached(to)
-        if keeper is not None and kind not in self._all.dropped:
+        heard = to not in self._all.unheard and kind not in self._all.dropped
+        if keeper is not None and heard:
             keeper.take_in(kind, self.own, body)
 
     def broadcast(self, kind: str, body: bytes) -> None:

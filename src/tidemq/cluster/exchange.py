@@ -145,6 +145,7 @@ class Exchange:
             self._replica = replica
             self._confirmed = 0
             self._copied = self.node.stability.first - 1
+            self._promises.copied(self._applied_by.get(replica or 0, 0))
         late = now - self._copied_at > RESEND_S and self._confirmed < self._copied
         if late:
             self._copied = max(self._confirmed, self.node.stability.first - 1)
@@ -183,10 +184,12 @@ class Exchange:
             yield piece
 
     def _fetch(self, now: float) -> None:
-        """Asks one holder after the other for what is missing."""
+        """Asks one holder after the other for what is missing; this node's own server has what it was told of
+        while it did not listen.
+        """
         live = self._others(now)
-        for gap in self.node.incoming.gaps() if live else ():
-            holders = [gap.incarnation] * (gap.incarnation in live) + live
+        for gap in self.node.incoming.gaps():
+            holders = [gap.incarnation] * (gap.incarnation in live) + [self.node.incarnation, *live]
             holder = holders[next(self._fetched) % len(holders)]
             if holder == gap.incarnation:
                 self._links.send(holder, FETCH, _RANGE.pack(gap.first, gap.last))
@@ -241,10 +244,13 @@ class Exchange:
         return self.records_came(_unpack(body))
 
     def _hear_applied(self, source: int, body: bytes) -> list[Record]:
-        """Who has applied a record, durably, has the best of copies."""
+        """The replica, which has applied a record, durably, has the best of copies. Another node that has is
+        not asked for it, and the replica takes over what it knows of.
+        """
         (number,) = _NUMBER.unpack(body)
-        self._promises.copied(number)
         self._applied_by[source] = max(number, self._applied_by.get(source, 0))
+        if source == self._replica:
+            self._promises.copied(self._applied_by[source])
         return []
 
     def _hear_ask(self, source: int, body: bytes) -> list[Record]:
