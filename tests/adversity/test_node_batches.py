@@ -18,9 +18,9 @@ from tidemq.errors import ClusterError
 if TYPE_CHECKING:
     from adversity.conftest import StartEngine
 
-HEAD = struct.pack("=IIQ", 0x424E4D54, 2, 7)
+HEAD = struct.pack("=IIQ", 0x424E4D54, 3, 7)
 RECORD = struct.Struct("=BBBBHHIIQq")
-RETAIN, ASKS = 1, 2
+RETAIN, ASKS, OFFERED = 1, 2, 4
 LINKED = 512 * 1024
 
 
@@ -43,16 +43,30 @@ def record(
     return head + group + topic + properties + payload
 
 
-def answer(clock: int, reason: int = 0) -> bytes:
-    return record(b"", b"", kind=2, qos=0, flags=0, reason=reason, clock=clock)
+def answer(clock: int, reason: int = 0, takers: bytes = b"") -> bytes:
+    return record(b"", takers, kind=2, qos=0, flags=0, reason=reason, clock=clock)
 
 
-GOOD = HEAD + record() + answer(64) + record(b"b/c", b"y" * 50, b"\x02\x01\x01", qos=0, flags=RETAIN, clock=0)
+def taker(
+    name: bytes = b"ann", ids: bytes = b"", *, queue: int = 0, qos: int = 2, retain: int = 0, count: int = 0
+) -> bytes:
+    head = struct.pack(">QBBI", queue, qos, retain, count or len(ids) // 4)
+    return head + ids + struct.pack(">H", len(name)) + name
+
+
+TAKERS = taker() + taker(b"bob", b"\0\0\0\1", retain=1)
+GOOD = (
+    HEAD
+    + record()
+    + answer(64)
+    + answer(64, takers=TAKERS)
+    + record(b"b/c", b"y" * 50, b"\x02\x01\x01", qos=0, flags=RETAIN, clock=0)
+)
 
 WRONG = {
     "shorter than its head": (b"", HEAD[:15]),
     "does not begin as": (b"x" * 16, GOOD[1:]),
-    "another format": (struct.pack("=IIQ", 0x424E4D54, 3, 0),),
+    "another format": (struct.pack("=IIQ", 0x424E4D54, 4, 0),),
     "goes beyond its end": (
         HEAD + b"\x01",
         GOOD[:-1],
@@ -62,7 +76,10 @@ WRONG = {
     "neither a message nor an answer": (HEAD + record(kind=0), HEAD + record(kind=3)),
     "a value that it cannot have": (
         HEAD + record(qos=3),
-        HEAD + record(flags=4),
+        HEAD + record(flags=8),
+        HEAD + record(flags=OFFERED, qos=2),  # and does not ask
+        HEAD + record(flags=OFFERED | ASKS),  # at QoS 1
+        HEAD + record(flags=OFFERED | ASKS, qos=2, group=b"$share/g/a"),
         HEAD + record(reason=1),
         HEAD + record(b"", b"", kind=2, qos=0, flags=0, group=b"$share/g/a"),
         HEAD + record(left_ms=-1),
@@ -71,7 +88,6 @@ WRONG = {
         HEAD + record(clock=0),
         HEAD + answer(0),
         HEAD + answer(64, 0x10),
-        HEAD + record(b"", b"x", kind=2, qos=0, flags=0),
     ),
     "a topic name is": (
         HEAD + record(b""),
@@ -87,6 +103,16 @@ WRONG = {
         HEAD + record(group=b"$share//a"),
         HEAD + record(group=b"$share/g/"),
         HEAD + record(group=b"g/a"),
+    ),
+    "who takes what was offered": (
+        *(HEAD + answer(64, takers=TAKERS[:size]) for size in range(1, len(TAKERS)) if size != len(taker())),
+        HEAD + answer(64, takers=taker(queue=1)),  # a queue of this node's
+        HEAD + answer(64, takers=taker(qos=1)),
+        HEAD + answer(64, takers=taker(retain=2)),
+        HEAD + answer(64, takers=taker(count=0x40000000)),
+        HEAD + answer(64, takers=taker(b"")),
+        HEAD + answer(64, takers=taker(b"\xff")),
+        HEAD + answer(64, takers=TAKERS + b"\0"),
     ),
     "properties are": (
         HEAD + record(properties=b"\x00"),

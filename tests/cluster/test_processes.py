@@ -62,20 +62,29 @@ class Node:
         return f"mqtt://127.0.0.1:{self.port}"
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[list[Node]]:
-    password = tmp_path / "password"
+def make_nodes(folder: Path, suspect_s: float) -> list[Node]:
+    """Three, which are to be started."""
+    password = folder / "password"
     password.write_text("b" * 40)
     password.chmod(0o600)
-    # tests run beside others, and a node that is slow is not dead
-    (tmp_path / "cluster.toml").write_text("cluster_suspect_s = 10.0\n")
-    first = Node(tmp_path, "one", 0, password)
-    made = [first, *(Node(tmp_path, name, first.nats_port, password) for name in ("two", "three"))]
-    yield made
-    for node in made:
+    (folder / "cluster.toml").write_text(f"cluster_suspect_s = {suspect_s}\n")
+    first = Node(folder, "one", 0, password)
+    return [first, *(Node(folder, name, first.nats_port, password) for name in ("two", "three"))]
+
+
+def stop(nodes: list[Node]) -> None:
+    for node in nodes:
         if node.process is not None and node.process.poll() is None:
             node.process.send_signal(signal.SIGTERM)
             node.process.wait(WAIT_S)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[Node]]:
+    # tests run beside others, and a node that is slow is not dead
+    made = make_nodes(tmp_path, suspect_s=10.0)
+    yield made
+    stop(made)
 
 
 async def publish(url: str, acknowledged: list[bytes], ended: asyncio.Event) -> None:

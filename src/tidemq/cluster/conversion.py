@@ -1,13 +1,14 @@
 """What the engine did to its rows, as operations that other nodes understand.
 
-The engine numbers queues; operations name their owners. It says nothing of epochs; here are those of the
-sessions that it has.
+The engine numbers queues; operations name their owners. Of QoS 2 messages it also has rows for sessions that
+other nodes have, which it names, as these nodes have named them. It says nothing of epochs; here are those of
+the sessions that it has.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from typing import Any
 
 from tidemq.cluster import operations as ops
@@ -44,12 +45,14 @@ class Conversion:
         self._home = home
         self._stamp = stamp
         self._heard = heard
-        self._owners: dict[int, Owner] = {}  # of the queues that the engine has
+        # of the queues that the engine has; while a batch is converted, of sessions elsewhere by client id
+        self._owners: dict[int | bytes, Owner] = {}
         self._epochs: dict[str, Stamp] = {}  # of its sessions
         self._messages: dict[bytes, bytes] = {}  # that came in this batch
         self._brought: set[bytes] = set()  # and that were told
         self._ended: set[str] = set()  # sessions in this batch
         self.shared = shared
+        self.came: list[tuple[Owner, Stamp]] = []  # rows for sessions elsewhere that are here by now
         self._plain: list[Write] = []
         self.subscribes = False  # of what was converted last: there are subscriptions in it
         self.counts: Counter[str] = Counter()
@@ -110,24 +113,41 @@ class Conversion:
         """The epoch of a session that the engine has."""
         return self._epochs.get(client)
 
-    def convert(self, described: Described) -> tuple[list[Operation], list[Write]]:
-        """What was done, in order; and rows that concern nobody else, as they are to be written."""
-        return self._convert(described, self._acts)
+    def convert(
+        self, described: Described, elsewhere: Collection[bytes] = ()
+    ) -> tuple[list[Operation], list[Write]]:
+        """What was done, in order; and rows that concern nobody else, as they are to be written. `elsewhere`
+        is that of `StoreWork`: `came` are those of its rows that the engine is to be told of when they are
+        written.
+        """
+        return self._convert(described, self._acts, elsewhere)
 
-    def undo(self, described: Described) -> tuple[list[Operation], list[Write]]:
+    def undo(
+        self, described: Described, elsewhere: Collection[bytes] = ()
+    ) -> tuple[list[Operation], list[Write]]:
         """Of what could not be stored, what is to be done all the same: all but new messages, which go, in
         case the store has them.
         """
-        return self._convert(described, {**self._acts, "add": self._undo_added, "put": self._undo_put})
+        acts: dict[str, Callable[..., Iterator[Operation]]]
+        acts = {**self._acts, "add": self._undo_added, "put": self._undo_put}
+        found = self._convert(described, acts, elsewhere)
+        self.came.clear()
+        return found
 
     def _convert(
-        self, described: Described, acts: dict[str, Callable[..., Iterator[Operation]]]
+        self,
+        described: Described,
+        acts: dict[str, Callable[..., Iterator[Operation]]],
+        elsewhere: Collection[bytes],
     ) -> tuple[list[Operation], list[Write]]:
         self.subscribes = False
         self._messages.clear()
         self._brought.clear()
         self._ended.clear()
         self._plain = []
+        self.came.clear()
+        if elsewhere:
+            described = self._each_once(described, elsewhere)
         operations: list[Operation] = []
         at, count, together = 0, len(described), acts is self._acts
         while at < count:
@@ -139,9 +159,33 @@ class Conversion:
             what, *rest = described[at]
             operations += acts[what](*rest)
             at += 1
+        for name in elsewhere:
+            del self._owners[name]
         return operations, self._plain
 
-    def _owner_of(self, number: int) -> Owner | None:
+    def _each_once(self, described: Described, elsewhere: Collection[bytes]) -> Described:
+        """Of a session that moves two nodes say that it takes a message, of which this one may be one."""
+        owners: dict[int | bytes, Owner] = {name: Owner(SESSION, name.decode()) for name in elsewhere}
+        self._owners.update(owners)
+        names = {
+            number: name for name, owner in owners.items() for number in self._rows.owners.numbers(owner)
+        }
+        here = {(names[row[1]], row[2]) for row in described if row[0] == "add" and row[1] in names}
+        left: Described = []
+        for row in described:
+            if row[0] == "add" and row[1] in owners:
+                name, key, message = row[1], row[2], row[-1]
+                if (name, key) in here:
+                    if message is not None:
+                        self._messages[key] = message
+                    continue
+                here.add((name, key))
+                if owners[name].name in self._epochs:
+                    self.came.append((owners[name], as_stamp(key)))
+            left.append(row)
+        return left
+
+    def _owner_of(self, number: int | bytes) -> Owner | None:
         owner = self._owners.get(number)
         if owner is None:
             self.counts["cluster_rows_without_owner"] += 1
@@ -155,7 +199,7 @@ class Conversion:
 
     def _add(
         self,
-        number: int,
+        number: int | bytes,
         key: bytes,
         qos: int,
         retain: bool,
@@ -180,7 +224,7 @@ class Conversion:
             self._brought.add(key)
             yield ops.Payload(message_id, self._messages[key])
         flags = RETAIN * retain
-        if owner.kind == GROUP:
+        if owner.kind == GROUP and isinstance(number, int):
             self._rows.place(owner, message_id, number)
         yield ops.Add(
             owner,
@@ -195,7 +239,7 @@ class Conversion:
         if place is not None:
             yield ops.Send(owner, self._epoch_of(owner), message_id, place)
 
-    def _undo_added(self, number: int, key: bytes, *rest: Any) -> Iterator[Operation]:
+    def _undo_added(self, number: int | bytes, key: bytes, *rest: Any) -> Iterator[Operation]:
         moved = rest[-2]
         if moved:
             yield from self._add(number, key, *rest)
@@ -217,7 +261,7 @@ class Conversion:
         if owner is not None:
             yield ops.Release(owner, self._epoch_of(owner), as_stamp(key))
 
-    def _remove(self, number: int, key: bytes, _place: int = 0) -> Iterator[Operation]:
+    def _remove(self, number: int | bytes, key: bytes, _place: int = 0) -> Iterator[Operation]:
         owner = self._owner_of(number)
         if owner is not None:
             yield ops.Remove(owner, as_stamp(key))

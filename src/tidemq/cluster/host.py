@@ -111,7 +111,7 @@ class ClusterHost:
             events=self,
         )
         self._neighbours = Neighbours(
-            NodeAccess(engine, prefers_own=self._config.cluster_shared == "here"), self.send
+            NodeAccess(engine, prefers_own=self._config.cluster_shared == "here", offers=True), self.send
         )
         beat = partial(self._transport.broadcast, BEAT)
         self._heartbeats = Heartbeats(beat, lambda: -math.inf if keeper.died else keeper.times.seen_s)

@@ -282,7 +282,8 @@ class ClusterKeeper(Keeper):
 
     def _writes_of(self, work: StoreWork | None) -> tuple[list[Write], list[tuple[bytes, int]]]:
         self.rows.discard()  # of a batch that failed
-        operations, plain = self.conversion.convert([] if work is None else work.described or [])
+        described = [] if work is None else work.described or []
+        operations, plain = self.conversion.convert(described, () if work is None else work.elsewhere)
         operations = [*self._left_operations, *operations]
         meta = [] if work is None else work.writes
         return [*self._record(operations), *plain, *meta], []
@@ -297,6 +298,8 @@ class ClusterKeeper(Keeper):
         """What is to be known of a batch when the store has it, durably."""
         self.rows.confirm()
         self._left_operations.clear()
+        self.node.applier.added += self.conversion.came
+        self.conversion.came.clear()
         self._tell()
 
     def _write(self, operations: list[Operation]) -> None:
@@ -319,7 +322,7 @@ class ClusterKeeper(Keeper):
         self._applied = []
 
     def _leave_undone(self, work: StoreWork) -> None:
-        operations, plain = self.conversion.undo(work.described or [])
+        operations, plain = self.conversion.undo(work.described or [], work.elsewhere)
         self._left_operations += operations
         self._leave([*plain, *work.writes])
 

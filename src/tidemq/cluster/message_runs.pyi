@@ -9,7 +9,11 @@ SOURCES_MAX: int
 def run_end(text: bytes, at: int, most: int) -> tuple[int, int]: ...
 def group_end(run: bytes, at: int) -> int: ...
 def pack_run(
-    described: list[tuple[Any, ...]], at: int, owners: dict[int, Owner], apart: set[str], brought: set[bytes]
+    described: list[tuple[Any, ...]],
+    at: int,
+    owners: dict[int | bytes, Owner],
+    apart: set[str],
+    brought: set[bytes],
 ) -> tuple[bytes, int, int]: ...
 def add_run(
     run: bytes,

@@ -334,7 +334,7 @@ PROMISED: list[Break] = [
     Break(
         "agreement: what is said of each taker has come whole",
         "queues/offers.py",
-        "        takers.push_back(1 if taker.retain else 0)\n",
+        "    takers.push_back(1 if taker.retain else 0)\n",
         "",
         (OFFERS,),
     ),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from cluster.processes.chaos import CUT, SILENT
 from crash.history import KILLED, STOPPED, Connection, Failure, History, Message
 
+ENDING_S = 2.0  # from the end of a session until no message of before is on its way to it
 MOVING_S = 10.0  # after which the old home has forgotten a session, also where a node was not there
 
 TAKEN_FOR_DEAD = "is taken for dead"  # the kind of a fault: a node that was there all the time
@@ -37,6 +38,45 @@ def _a_node_ended(history: History, failure: Failure) -> bool:
         and each.ended_at > message.sent_at
         for each in history.faults
     )
+
+
+def _its_node_was_killed(history: History, failure: Failure) -> bool:
+    """Whether one to which the message was sent was killed before it was acknowledged."""
+    message = failure.message
+    if message is None or message.qos != 2:
+        return False
+    nodes = {
+        each.broker
+        for each in history.connections
+        for at in message.sends
+        if each.client == message.publisher and each.accepted_at < at <= each.ended_at
+    }
+    return any(
+        each.kind == KILLED
+        and each.broker in nodes
+        and each.at < message.acknowledged_at
+        and each.ended_at > message.sent_at
+        for each in history.faults
+    )
+
+
+def _it_was_under_way_as_its_session_ended(history: History, failure: Failure) -> bool:
+    """Whether the client ended its session between the sending and, more or less, the acknowledgement."""
+    message = failure.message
+    if message is None or message.qos != 2:
+        return False
+    return any(
+        end.clean
+        and end.client == failure.client
+        and message.sent_at < end.ended_at
+        and _seconds(history, message.acknowledged_at) > _seconds(history, end.asked_at) - ENDING_S
+        for end in history.connections
+    )
+
+
+def _seconds(history: History, at: float) -> float:
+    """When an event was; one that never was is later than all."""
+    return history.events[int(at) - 1][0] if at <= len(history.events) else at
 
 
 def _its_session_ended(history: History, failure: Failure) -> bool:
@@ -73,13 +113,11 @@ def _somebody_was_slow(history: History, _failure: Failure) -> bool:
 
 
 def _its_publisher_moved(history: History, failure: Failure) -> bool:
-    """Whether the message was sent to two nodes; or is lost, and an earlier one with its identifier was."""
+    """Whether the message is lost, and an earlier one with its identifier was sent to two nodes."""
     message = failure.message
     if message is None:
         return False
     mine = [each for each in history.connections if each.client == message.publisher]
-    if failure.kind == "twice":
-        return _is_of_two_nodes(message, mine)
     return any(
         _is_of_two_nodes(each, mine)
         for each in history.messages
@@ -98,8 +136,10 @@ def _is_of_two_nodes(message: Message, connections: list[Connection]) -> bool:
 
 
 GAPS = (
-    Gap("**QoS 2 from a publisher that moves**", ("twice", "lost"), _its_publisher_moved),
-    Gap("**QoS 2 while a node ends**", ("twice", "disorder"), _a_node_ended),
+    Gap("**QoS 2 from a publisher that moves**", ("lost",), _its_publisher_moved),
+    Gap("**QoS 2 while a node ends**", ("disorder",), _a_node_ended),
+    Gap("**QoS 2 of a node that is killed**", ("twice", "disorder"), _its_node_was_killed),
+    Gap("**QoS 2 to a session that ends**", ("stray", "quality"), _it_was_under_way_as_its_session_ended),
     Gap(
         "**A session that ends while a node is not there**",
         ("session back", "stray", "quality", "twice", "repeated", "stalled", "came back"),

@@ -28,7 +28,12 @@ from cython.cimports.tidemq.engine.link.backpressure import resume_feeder
 from cython.cimports.tidemq.engine.link.output import append_output, doom
 from cython.cimports.tidemq.engine.link.replies import refuse_late, span_of, write_ack
 from cython.cimports.tidemq.engine.link.spans import end_commit
-from cython.cimports.tidemq.engine.queues.agreement import accept_offer, close_offer, record_offers
+from cython.cimports.tidemq.engine.queues.agreement import (
+    accept_offer,
+    add_takers,
+    close_offer,
+    record_offers,
+)
 from cython.cimports.tidemq.engine.queues.backlogs import begin_backlog
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
 from cython.cimports.tidemq.engine.queues.forwarding import answer_node
@@ -136,9 +141,10 @@ def answer_kept(r, mail):
         promise.reason = mail.reason
     if mail.reason == STORE_FAILED:
         _disconnect_publisher(r, s, promise)
-    if promise.message != cython.NULL:
-        if mail.letter != cython.NULL:
-            accept_offer(r, promise, mail.letter.data, mail.hops)
+    if mail.letter != cython.NULL and promise.node:
+        add_takers(promise, span_of(mail.letter.data))
+    elif mail.letter != cython.NULL and promise.message != cython.NULL:
+        accept_offer(r, promise, mail.letter.data, mail.hops)
     if promise.answers:
         return
     if s != cython.NULL and s.stored != cython.NULL:
@@ -195,7 +201,8 @@ def _keep_published(r, promise, slot):
         tell_given(r, promise.asked, promise.reason)
         return
     if promise.node:
-        answer_node(r, promise.node - 1, promise.asked, promise.reason)
+        answer_node(r, promise.node - 1, promise.asked, promise.reason, promise.takers)
+        del promise.takers
         return
     c: cython.pointer[Connection] = connection_of(r, promise.connection)
     s: cython.pointer[Session] = _publisher_of(r, promise)

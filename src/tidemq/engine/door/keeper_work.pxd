@@ -18,6 +18,7 @@ cdef class StoreWork:
     cdef readonly list purges
     cdef readonly list left
     cdef readonly list arrived
+    cdef readonly set elsewhere
     cdef readonly list given
     cdef readonly list let_go
     cdef readonly bint adds

@@ -57,6 +57,7 @@ from cython.cimports.tidemq.engine.state.section import (
     RECORD_ADD,
     RECORD_ARRIVED,
     RECORD_DELETE,
+    RECORD_ELSEWHERE,
     RECORD_EXPIRE,
     RECORD_GIVEN,
     RECORD_LEFT,
@@ -104,6 +105,8 @@ class StoreWork:
     ``purges``: how the keys of a queue's rows begin that go, all or those of a status.
     ``described``: None, or instead of ``writes`` and ``references`` what was done, for who must know what it
     meant (the functions `_describe_…` have the forms), but for the family `meta`.
+    ``elsewhere``: clients of other nodes that new rows are for, which are only described: they stand there
+    in place of a queue.
     ``adds``: there are new messages of clients in it. ``outdated``: some may be of publishers whose earlier
     messages were in a batch that failed, which their reactor did not know yet. ``streams``: a bit mask of
     those that it has messages for, which ``StoreAccess.captured_rows`` gives.
@@ -132,6 +135,7 @@ class StoreWork:
         self.left = []
         self.arrived = []
         self.given = []
+        self.elsewhere = set()
         self.let_go = []
 
 
@@ -266,6 +270,14 @@ def _convert_section(work, section):
             if not record.moved and record.message.feeder:
                 work.adds = True
                 work.outdated = work.outdated or late
+        elif record.kind == RECORD_ELSEWHERE:
+            if work.described is not None:
+                work.elsewhere.add(_text(record.key))
+                work.described.append(_describe_added(work.common, record, record.message == before))
+                before = record.message
+            highest = max(highest, record.id.clock)
+            work.adds = work.adds or record.message.feeder != 0
+            work.outdated = work.outdated or (late and record.message.feeder)
         elif record.kind == RECORD_PURGE:
             work.purges.append(_purged(record))
         elif record.kind == RECORD_READ:
@@ -362,9 +374,10 @@ def _retained_write(common, changed):
 
 
 def _describe_added(common, record, again):
-    """A new row: "add", queue, message id, QoS, whether it goes out with RETAIN, bytes of the message, when
-    it expires, subscription identifiers, place where it is in flight at once or None, whether it comes from
-    another queue, and the message, unless the row before was of the same one.
+    """A new row: "add", queue or the client id of a session elsewhere, message id, QoS, whether it goes out
+    with RETAIN, bytes of the message, when it expires, subscription identifiers, place where it is in flight
+    at once or None, whether it comes from another queue, and the message, unless the row before was of the
+    same one.
     """
     index: uint32_t
     ids: list = []
@@ -373,7 +386,7 @@ def _describe_added(common, record, again):
             ids.append(record.subscription_ids[index + 1])
     return (
         "add",
-        record.queue,
+        _text(record.key) if record.kind == RECORD_ELSEWHERE else record.queue,
         _id_bytes(cython.address(record.id)),
         record.qos,
         record.retain,

@@ -10,6 +10,7 @@ class StoreWork:
     purges: list[bytes]
     left: list[tuple[bytes, int, bool]]
     arrived: list[tuple[bytes, bool]]
+    elsewhere: set[bytes]
     given: list[tuple[int, int]]
     let_go: list[tuple[bytes, int]]
     adds: bool

@@ -115,11 +115,18 @@ class NodeAccess:
 
     ``batch_bytes_max``: no batch is larger, but one with a single message that is. ``prefers_own``: the
     messages of a shared group go to its members here as long as any is online; else to all alike, wherever
-    they are.
+    they are. ``offers``: nodes are asked who takes a QoS 2 message, and the keeper writes rows for
+    sessions that are there (``StoreWork.elsewhere``); else each node writes its own, and may have the message
+    twice when one ends.
     """
 
     def __cinit__(
-        self, engine: Engine, *, batch_bytes_max: int = _BATCH_BYTES_MAX, prefers_own: bool = False
+        self,
+        engine: Engine,
+        *,
+        batch_bytes_max: int = _BATCH_BYTES_MAX,
+        prefers_own: bool = False,
+        offers: bool = False,
     ) -> None:
         attributes: pthread_condattr_t
         if engine.started or engine.closed:
@@ -131,6 +138,7 @@ class NodeAccess:
         owner: unique_ptr[NodeHub] = make_unique[NodeHub]()
         self.hub = owner.get()
         self.hub.prefers_own = prefers_own
+        self.hub.offers = offers
         self.groups = [set() for _ in range(_NODES_MAX)]
         pthread_mutex_init(cython.address(self.hub.lock), cython.NULL)
         pthread_condattr_init(cython.address(attributes))

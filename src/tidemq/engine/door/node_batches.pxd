@@ -18,6 +18,7 @@ cdef enum BatchFault:            # what is wrong with a batch
     BATCH_TOPIC
     BATCH_GROUP
     BATCH_PROPERTIES
+    BATCH_TAKERS                 # who takes what was offered
 
 cdef struct BatchCheck:
     BatchFault fault
@@ -35,7 +36,8 @@ cdef size_t cut_records(const string* records, size_t at, size_t bytes_max) noex
 # of this module alone
 cdef size_t _record_size(const NodeRecord* record) noexcept nogil
 cdef BatchFault _check_record(const NodeRecord* record, const uint8_t* at, const EngineLimits* limits) noexcept nogil
-cdef BatchFault _check_answer(const NodeRecord* record) noexcept nogil
+cdef BatchFault _check_answer(const NodeRecord* record, const uint8_t* at) noexcept nogil
+cdef bint _are_takers(const uint8_t* at, const uint8_t* end) noexcept nogil
 cdef BatchFault _check_message(const NodeRecord* record) noexcept nogil
 cdef bint _is_group(Span text) noexcept nogil
 cdef bint _is_topic(Span topic, const EngineLimits* limits) noexcept nogil

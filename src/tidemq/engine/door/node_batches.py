@@ -6,7 +6,7 @@ version.
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t
 from cython.cimports.libc.string import memcmp, memcpy
 from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.door.node_batches import (
@@ -18,22 +18,25 @@ from cython.cimports.tidemq.engine.door.node_batches import (
     BATCH_KIND,
     BATCH_NO_HEAD,
     BATCH_PROPERTIES,
+    BATCH_TAKERS,
     BATCH_TOPIC,
     BATCH_WHOLE,
     BatchCheck,
     BatchFault,
 )
+from cython.cimports.tidemq.engine.journal.rows import read_u32, read_u64
 from cython.cimports.tidemq.engine.state.nodes import (
     NODE_ANSWER,
     NODE_ASKS,
     NODE_BATCH_FORMAT,
     NODE_BATCH_MAGIC,
     NODE_MESSAGE,
+    NODE_OFFERED,
     NODE_RETAIN,
     NodeBatchHead,
     NodeRecord,
 )
-from cython.cimports.tidemq.wire.cursor import Cursor
+from cython.cimports.tidemq.wire.cursor import Cursor, check_utf8
 from cython.cimports.tidemq.wire.properties import Properties, has_property, read_properties
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_NONE,
@@ -51,6 +54,7 @@ from cython.cimports.tidemq.wire.topics import (
 )
 
 _LEFT_MS_MAX = cython.declare(int64_t, 0xFFFFFFFF * 1000)  # Message Expiry Interval
+_TAKER_BYTES = cython.declare(uint32_t, 14)  # of who takes what was offered, before its identifiers
 _PAYLOAD_MAX = cython.declare(cython.uint, 0x0FFFFFFF)  # of a packet
 
 # in the order of BatchFault
@@ -65,6 +69,7 @@ WRONG = (
     "a topic name is empty, no topic name, below $SYS/, or beyond topic_bytes_max or topic_levels_max",
     "the name of a shared group is none",
     "properties are malformed, or of those that are not passed on",
+    "who takes what was offered is not said as it has to be",
 )
 
 
@@ -112,7 +117,7 @@ def _check_record(record, at, limits):
     """``at``: what follows the record, which is all there."""
     fault: BatchFault = BATCH_KIND
     if record.kind == NODE_ANSWER:
-        return _check_answer(record)
+        return _check_answer(record, at)
     if record.kind == NODE_MESSAGE:
         fault = _check_message(record)
     if fault != BATCH_WHOLE:
@@ -127,31 +132,58 @@ def _check_record(record, at, limits):
     return BATCH_WHOLE
 
 
-def _check_answer(record):
+def _check_answer(record, at):
     nothing: cython.bint = (
         record.qos == 0
         and record.flags == 0
         and record.group_size == 0
         and record.topic_size == 0
         and record.properties_size == 0
-        and record.payload_size == 0
+        and record.payload_size <= _PAYLOAD_MAX
         and record.left_ms == 0
     )
     known: cython.bint = record.reason == 0 or record.reason in (0x80, 0x83, RC_QUOTA_EXCEEDED)
-    return BATCH_WHOLE if nothing and known and record.clock else BATCH_FIELD
+    if not nothing or not known or record.clock == 0:
+        return BATCH_FIELD
+    return BATCH_WHOLE if _are_takers(at, at + record.payload_size) else BATCH_TAKERS
+
+
+def _are_takers(at, end):
+    """Whether these are client ids and what each takes, as ``offers`` has them. None names a queue: it would
+    be one of this node's.
+    """
+    while at < end:
+        if end - at < _TAKER_BYTES or read_u64(at) or at[8] != 2 or at[9] > 1:
+            return False
+        count: uint32_t = read_u32(at + 10)
+        at += _TAKER_BYTES
+        if count > (end - at) // 4:
+            return False
+        at += cython.cast(cython.size_t, count) * 4
+        if end - at < 2:
+            return False
+        size: uint32_t = cython.cast(uint32_t, at[0]) << 8 | at[1]
+        at += 2
+        if size == 0 or size > end - at or check_utf8(at, size) != FAULT_NONE:
+            return False
+        at += size
+    return True
 
 
 def _check_message(record):
     asks: cython.bint = record.flags & NODE_ASKS
     good: cython.bint = (
         record.qos <= 2
-        and not record.flags & ~(NODE_RETAIN | NODE_ASKS)
+        and not record.flags & ~(NODE_RETAIN | NODE_ASKS | NODE_OFFERED)
         and record.reason == 0
         and record.payload_size <= _PAYLOAD_MAX
         and 0 <= record.left_ms <= _LEFT_MS_MAX
     )
-    # a question is about a message that can be kept, and has a name
-    return BATCH_WHOLE if good and (not asks or (record.qos and record.clock)) else BATCH_FIELD
+    # a question is about a message that can be kept, and has a name; what is offered has QoS 2 and no group
+    offered: cython.bint = record.flags & NODE_OFFERED
+    good = good and (not asks or (record.qos and record.clock))
+    good = good and (not offered or (asks and record.qos == 2 and record.group_size == 0))
+    return BATCH_WHOLE if good else BATCH_FIELD
 
 
 def _is_group(text):

@@ -8,6 +8,7 @@ from tidemq.engine.state.queue cimport Entry
 from tidemq.engine.state.reactor cimport Reactor
 from tidemq.engine.state.section cimport Record, Section
 from tidemq.engine.base.system cimport RELAXED, load_int
+from tidemq.wire.protocol cimport Span
 
 cdef enum:
     NO_RECORD = 0xFFFFFFFF        # what an entry's row was last changed by is not in the open section any more
@@ -31,6 +32,9 @@ cdef bint precedes(const MessageId* a, const MessageId* b) noexcept nogil
 cdef uint32_t add_row(
     Reactor* r, uint64_t queue, Message* message, uint64_t place, uint8_t status, uint8_t qos, bint retain,
     const uint32_t* ids, uint32_t ids_count,
+) noexcept nogil
+cdef void add_elsewhere(
+    Reactor* r, Span client_id, Message* message, uint8_t qos, bint retain, const uint32_t* ids, uint32_t ids_count
 ) noexcept nogil
 cdef void note_returned(Reactor* r, Entry* entry) noexcept nogil
 cdef bint is_committed(const Reactor* r, const Entry* entry) noexcept nogil

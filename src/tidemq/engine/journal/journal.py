@@ -39,6 +39,7 @@ from cython.cimports.tidemq.engine.state.queue import ROW_IDLE, ROW_INFLIGHT, RO
 from cython.cimports.tidemq.engine.state.section import (
     RECORD_ADD,
     RECORD_DELETE,
+    RECORD_ELSEWHERE,
     RECORD_PUT,
     RECORD_RELEASE,
     RECORD_REMOVE,
@@ -177,6 +178,18 @@ def add_row(r, queue, message, place, status, qos, retain, ids, ids_count):
     record.retain = retain
     record.subscription_ids = copy_identifiers(ids, ids_count)
     return cython.cast(uint32_t, r.section.records.size() - 1)
+
+
+def add_elsewhere(r, client_id, message, qos, retain, ids, ids_count):
+    """A new row of a session's queue on another node, with the payload; it is idle."""
+    record: cython.pointer[Record] = _append_record(r, RECORD_ELSEWHERE, message)
+    owner: unique_ptr[string] = make_unique[string]()
+    record.key = owner.release()
+    record.key.assign(cython.cast(cython.p_char, client_id.data), client_id.size)
+    record.status = ROW_IDLE
+    record.qos = qos
+    record.retain = retain
+    record.subscription_ids = copy_identifiers(ids, ids_count)
 
 
 def is_committed(r, entry):

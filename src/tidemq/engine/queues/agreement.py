@@ -16,7 +16,7 @@ from cython.cimports.tidemq.engine.base.engine_limits import FULL_REJECT
 from cython.cimports.tidemq.engine.base.message import Passage, close_passage, open_passage, release_message
 from cython.cimports.tidemq.engine.base.steps import allow_receivers, count_steps
 from cython.cimports.tidemq.engine.journal.capturing import capture
-from cython.cimports.tidemq.engine.journal.journal import STORE_FAILED, add_row, ask_store
+from cython.cimports.tidemq.engine.journal.journal import STORE_FAILED, add_elsewhere, add_row, ask_store
 from cython.cimports.tidemq.engine.journal.ledger import await_section, promise_at, token_of
 from cython.cimports.tidemq.engine.journal.rows import read_u32, read_u64
 from cython.cimports.tidemq.engine.link.mail import new_mail
@@ -32,22 +32,24 @@ from cython.cimports.tidemq.engine.state.mail import MAIL_GO, Mail
 from cython.cimports.tidemq.engine.state.promise import Promise
 from cython.cimports.tidemq.engine.state.queue import ROW_IDLE
 from cython.cimports.tidemq.engine.state.section import RECORD_PURGE, Offer, Taker
-from cython.cimports.tidemq.wire.protocol import PUBREC, RC_QUOTA_EXCEEDED
+from cython.cimports.tidemq.wire.protocol import PUBREC, RC_QUOTA_EXCEEDED, Span
 
-# of one taker in an answer: queue (8), QoS, retain, count of identifiers (4); then these
+# of one taker in an answer: queue (8), QoS, retain, count of identifiers (4); then these, and, where the
+# queue is 0, a client id with its length (2) before it
 _TAKER_BYTES = cython.declare(uint32_t, 14)
 
 
-def _add_takers(promise, takers):
+def add_takers(promise, takers):
+    """Others who take what was offered."""
     if promise.takers == cython.NULL:
         owner: unique_ptr[string] = make_unique[string]()
         promise.takers = owner.release()
-    promise.takers.append(takers[0])
+    promise.takers.append(cython.cast(cython.p_char, takers.data), takers.size)
 
 
 def accept_offer(r, promise, takers, reactor):
     """Another reactor has said who takes it there."""
-    _add_takers(promise, takers)
+    add_takers(promise, span_of(takers))
     promise.reactors |= cython.cast(uint64_t, 1) << reactor
 
 
@@ -64,8 +66,14 @@ def _record_takers(r, promise):
         ids.clear()
         for each in range(count):
             ids.push_back(read_u32(at + _TAKER_BYTES + each * 4))
-        add_row(r, read_u64(at), promise.message, 0, ROW_IDLE, at[8], at[9], ids.data(), count)
+        row: cython.pointer[cython.const[uint8_t]] = at
         at += _TAKER_BYTES + count * 4
+        if read_u64(row):
+            add_row(r, read_u64(row), promise.message, 0, ROW_IDLE, row[8], row[9], ids.data(), count)
+        else:
+            client_id: Span = Span(at + 2, cython.cast(uint32_t, at[0]) << 8 | at[1])
+            add_elsewhere(r, client_id, promise.message, row[8], row[9], ids.data(), count)
+            at = client_id.data + client_id.size
 
 
 def _capture_offer(r, promise):
@@ -94,9 +102,9 @@ def _record_offer(r, publisher, promise):
     refused: cython.bint = promise.reason >= 0x80 and not dropped
     if refused or promise.undone:
         return
-    here: cython.pointer[string] = describe_offer(r, promise.message.id.clock)
+    here: cython.pointer[string] = describe_offer(r, cython.address(promise.message.id))
     if here != cython.NULL:
-        _add_takers(promise, here)
+        add_takers(promise, span_of(here))
         del here
     if promise.takers != cython.NULL:
         _record_takers(r, promise)

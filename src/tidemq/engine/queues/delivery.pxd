@@ -13,6 +13,7 @@ cdef void arrive(Reactor* r, Session* s, Message* message, uint8_t qos, bint ret
 cdef void send_waiting(Reactor* r, Session* s) noexcept nogil
 
 # of this module alone
+cdef bint _comes_as_row(const Reactor* r, const Passage* p, uint8_t qos) noexcept nogil
 cdef void _choose_alias(Connection* c, PublishHead* head) noexcept nogil
 cdef void _fill_head(PublishHead* head, Passage* p, uint8_t version, uint8_t qos, bint retain) noexcept nogil
 cdef void _append_payload(Reactor* r, Connection* c, Passage* p, uint8_t* out, bint large) noexcept nogil

@@ -43,7 +43,7 @@ from cython.cimports.tidemq.engine.link.output import append_large, pending_outp
 from cython.cimports.tidemq.engine.link.reports import count_watched, report_received
 from cython.cimports.tidemq.engine.link.spans import makes_spans, report_delivered
 from cython.cimports.tidemq.engine.queues.doubles import comes_twice
-from cython.cimports.tidemq.engine.queues.offers import note_offer
+from cython.cimports.tidemq.engine.queues.offers import is_foreign, note_offer
 from cython.cimports.tidemq.engine.queues.outbox import (
     append_entry,
     entry_at,
@@ -217,6 +217,11 @@ def _deliver_now(r, s, p, retain, ids, ids_count):
         report_delivered(r, c, p, 0)
 
 
+def _comes_as_row(r, p, qos):
+    """Whether another node only asks who takes the message, so that it comes once, by that node's log."""
+    return p.offered and qos == 2 and is_foreign(r, cython.address(p.id))
+
+
 def deliver(r, s, p, qos, retain, ids, ids_count):
     """Gives a message to a session of this reactor, at the lower of both QoS [MQTT-3.8.4-8]."""
     under_no_lock()
@@ -233,8 +238,9 @@ def deliver(r, s, p, qos, retain, ids, ids_count):
     if qos == 0:
         _deliver_now(r, s, p, retain, ids, ids_count)
         return
-    if s.stored != cython.NULL and s.stored.doubles != cython.NULL and comes_twice(r, s, p):
-        return
+    if s.stored != cython.NULL and s.stored.doubles != cython.NULL and not _comes_as_row(r, p, qos):
+        if comes_twice(r, s, p):
+            return
     if not has_room(r, s, p):
         return
     _enqueue(r, s, p, qos, retain, ids, ids_count)

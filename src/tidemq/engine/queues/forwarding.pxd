@@ -8,7 +8,7 @@ from tidemq.engine.state.routing cimport Group
 
 cdef void forward(Reactor* r, Passage* p, uint32_t nodes) noexcept nogil   # `nodes`: bit mask
 cdef void forward_to_group(Reactor* r, Passage* p, const Group* group) noexcept nogil
-cdef void answer_node(Reactor* r, uint8_t node, uint64_t asked, uint8_t reason) noexcept nogil
+cdef void answer_node(Reactor* r, uint8_t node, uint64_t asked, uint8_t reason, const string* takers) noexcept nogil
 cdef void hand_to_nodes(Reactor* r) noexcept nogil
 cdef void release_held_back(Reactor* r) noexcept nogil
 

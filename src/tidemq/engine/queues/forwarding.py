@@ -17,8 +17,9 @@ as where a queue is full. One that is larger than the limit goes alone.
 
 No-local needs nothing here: it is about a publisher's own subscriptions, and a client is on one node.
 
-If this process dies before all nodes have answered a QoS 2 message, its publisher sends it again, and nodes
-that have it get it a second time; a queue for each node that outlives the process would have to remember.
+At QoS 2, where the publisher's session is stored, nodes are only asked who takes a message, as other reactors
+are (``offers``): so if this process dies, or one of them, all have it or nobody. What goes to a shared group
+is not offered: it has an id of its own, and a node that has it may get it a second time.
 """
 
 import cython
@@ -40,6 +41,7 @@ from cython.cimports.tidemq.engine.state.nodes import (
     NODE_ANSWER,
     NODE_ASKS,
     NODE_MESSAGE,
+    NODE_OFFERED,
     NODE_RETAIN,
     NODES_MAX,
     NodeHub,
@@ -50,6 +52,7 @@ from cython.cimports.tidemq.wire.cursor import varint_size, write_varint
 from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED
 
 _SLICE = cython.declare(cython.size_t, 4096)  # publishers that go on in one turn
+_TAKERS_BYTES_MAX = cython.declare(cython.size_t, 0x0FFFFFFF)  # in one answer; a session's is 16 and its name
 
 
 def _fill(r, p, record):
@@ -65,6 +68,8 @@ def _fill(r, p, record):
     record.clock = p.id.clock
     if p.token:
         record.flags |= NODE_ASKS
+        if p.offered and r.common.nodes.get().offers:
+            record.flags |= NODE_OFFERED
         if record.clock == 0:
             record.clock = next_id(r).clock  # without a store nobody else needs one
     if p.expires_ms:
@@ -90,6 +95,7 @@ def forward_to_group(r, p, group):
     record: NodeRecord
     _fill(r, p, cython.address(record))
     record.group_size = cython.cast(cython.ushort, group.text.size())
+    record.flags &= ~NODE_OFFERED
     if record.clock:
         record.clock = next_id(r).clock
     _forward_to(r, p, _choose_node(r, group), cython.address(record), cython.address(group.text))
@@ -169,21 +175,27 @@ def _append(r, node, record):
     r.nodes_written |= cython.cast(uint32_t, 1) << node
 
 
-def answer_node(r, node, asked, reason):
-    """Tells a node that everybody here has kept its message, or why not. There is always room for that: it is
-    as many bytes as the question had at least.
+def answer_node(r, node, asked, reason, takers):
+    """Tells a node that everybody here has kept its message, or why not, and who takes it of what it has
+    offered; ``takers`` may be NULL. There is always room for that.
     """
     record: NodeRecord
     memset(cython.address(record), 0, cython.sizeof(NodeRecord))
     record.kind = NODE_ANSWER
     record.reason = reason
     record.clock = asked
+    if takers != cython.NULL and takers.size() > _TAKERS_BYTES_MAX:
+        record.reason = RC_QUOTA_EXCEEDED
+    elif takers != cython.NULL:
+        record.payload_size = cython.cast(uint32_t, takers.size())
     add_i64(
         cython.address(r.common.nodes.get().under_way[node]),
-        cython.cast(int64_t, cython.sizeof(NodeRecord)),
+        cython.cast(int64_t, cython.sizeof(NodeRecord) + record.payload_size),
         RELAXED,
     )
     _append(r, node, cython.address(record))
+    if record.payload_size:
+        r.nodes[node].out.append(takers[0])
 
 
 def hand_to_nodes(r):

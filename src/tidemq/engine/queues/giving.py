@@ -29,7 +29,7 @@ def give_to_group(r, message, group, token):
     passage.token = next_token(r)
     route_to_group(r, cython.address(passage), parts.filter, parts.group, True)
     if passage.kept or passage.answers:
-        promise_node(r, cython.address(passage), NODES_MAX, token)
+        promise_node(r, cython.address(passage), NODES_MAX, token, cython.NULL)
     else:
         tell_given(r, token, passage.refused)
     close_passage(cython.address(passage), r.tally)

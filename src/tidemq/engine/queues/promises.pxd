@@ -11,7 +11,7 @@ cdef void promise_published(
     Reactor* r, Connection* c, const Passage* p, uint8_t packet_type, uint16_t packet_id, uint8_t reason, bint again,
 ) noexcept nogil
 cdef void promise_will(Reactor* r, Session* s, const Passage* p) noexcept nogil
-cdef void promise_node(Reactor* r, const Passage* p, uint8_t node, uint64_t asked) noexcept nogil
+cdef void promise_node(Reactor* r, const Passage* p, uint8_t node, uint64_t asked, string* takers) noexcept nogil
 cdef void promise_ack(Reactor* r, Connection* c, uint8_t packet_type, uint16_t packet_id, uint8_t reason) noexcept nogil
 cdef void promise_packet(Reactor* r, Connection* c, const string* packet) noexcept nogil
 cdef void promise_connack(Reactor* r, Connection* c, const string* packet) noexcept nogil

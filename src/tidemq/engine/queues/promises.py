@@ -88,11 +88,14 @@ def promise_will(r, s, p):
     _enter(r, s, cython.address(promise), p)
 
 
-def promise_node(r, p, node, asked):
-    """Another node is told once everybody here has kept the message that it has passed on."""
+def promise_node(r, p, node, asked, takers):
+    """Another node is told once everybody here has kept the message that it has passed on. ``takers``: who
+    takes what was offered, or NULL; the promise owns it.
+    """
     promise: Promise = _new_promise(r, cython.NULL, PROMISE_PUBLISHED)
     promise.node = cython.cast(uint8_t, node + 1)
     promise.asked = asked
+    promise.takers = takers
     promise.reason = p.refused
     promise.kept = p.kept
     promise.answers = p.answers
@@ -172,7 +175,7 @@ def promise_kept(r, p, token):
         return
     takers: cython.pointer[string] = cython.NULL
     if p.offered:
-        takers = describe_offer(r, p.id.clock)
+        takers = describe_offer(r, cython.address(p.id))
     if not p.kept:
         mail_kept(r, token, p.refused, takers)
         return

@@ -11,15 +11,16 @@ from tidemq.engine.base.system cimport pthread_cond_t, pthread_mutex_t
 cdef enum:
     NODES_MAX = 16               # slots for other nodes
     NODE_BATCH_MAGIC = 0x424E4D54    # "TMNB", on machines with the byte order that all have
-    NODE_BATCH_FORMAT = 2
+    NODE_BATCH_FORMAT = 3
 
 cdef enum:   # the kind of a NodeRecord
     NODE_MESSAGE = 1             # then, if it is for a shared group, `$share/group/filter`; topic, properties with their length before them, payload
-    NODE_ANSWER = 2              # to the question `clock`: `reason`
+    NODE_ANSWER = 2              # to the question `clock`: `reason`; then, as payload, who takes what was offered
 
 cdef enum:   # flags of a NODE_MESSAGE
     NODE_RETAIN = 1              # as it was published
     NODE_ASKS = 2                # somebody waits for the answer
+    NODE_OFFERED = 4             # whose rows at QoS 2 are written where it was published, see offers
 
 cdef struct NodeBatchHead:       # 16 bytes, before the records
     uint32_t magic
@@ -60,4 +61,5 @@ cdef cppclass NodeHub:
     bool waiting                 # somebody waits to take them; under lock
     bool poked                   # and is to look about; under lock
     bool closed                  # nothing more goes out; under lock
+    bool offers                  # the keeper writes rows for sessions of other nodes; constant
     bool prefers_own             # a shared group's members here get its messages, as long as there are any; constant

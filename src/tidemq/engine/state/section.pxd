@@ -10,6 +10,7 @@ from tidemq.engine.base.message cimport Message, MessageId
 cdef enum:   # the kind of a Record
     RECORD_VOID                  # taken back
     RECORD_ADD                   # a queue row, and the payload
+    RECORD_ELSEWHERE             # the same, for the session of `key`, which is at home on another node
     RECORD_SEND                  # the row goes from idle to in flight
     RECORD_RETURN                # the row goes from in flight to idle
     RECORD_RELEASE               # PUBREC came for the row

@@ -15,6 +15,6 @@ cdef void _continue_arrived(Reactor* r) noexcept nogil
 cdef void _raise_ids(Reactor* r, uint64_t clock) noexcept nogil
 cdef void _take_message(Reactor* r, const NodeBatch* batch, const NodeRecord* record, const uint8_t* at) noexcept nogil
 cdef uint8_t _refusal(Reactor* r, const Passage* p) noexcept nogil
-cdef void _take_answer(Reactor* r, uint8_t node, uint64_t asked, uint8_t reason) noexcept nogil
+cdef void _take_answer(Reactor* r, uint8_t node, const NodeRecord* record, const uint8_t* at) noexcept nogil
 cdef void _keep(Reactor* r, uint64_t token, uint8_t reason) noexcept nogil
 cdef void _continue_settling(Reactor* r) noexcept nogil

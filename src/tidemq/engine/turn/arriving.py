@@ -8,6 +8,7 @@ none while another reactor's inbox is full, for there is no publisher here that 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint64_t
 from cython.cimports.libc.string import memcpy
+from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import (
     C_DROPPED_MEMORY,
@@ -20,24 +21,28 @@ from cython.cimports.tidemq.engine.base.steps import allow_steps, count_steps
 from cython.cimports.tidemq.engine.base.system import RELAXED, add_i64, load_int
 from cython.cimports.tidemq.engine.clients.commit_results import answer_kept
 from cython.cimports.tidemq.engine.journal.journal import next_id
-from cython.cimports.tidemq.engine.journal.ledger import next_token
+from cython.cimports.tidemq.engine.journal.ledger import next_token, promise_at, slot_of_token
 from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.mail import new_mail
 from cython.cimports.tidemq.engine.link.replies import span_of
+from cython.cimports.tidemq.engine.queues.agreement import add_takers
 from cython.cimports.tidemq.engine.queues.cache import find_receivers
 from cython.cimports.tidemq.engine.queues.forwarding import answer_node, release_held_back
+from cython.cimports.tidemq.engine.queues.offers import describe_offer
 from cython.cimports.tidemq.engine.queues.promises import promise_node
 from cython.cimports.tidemq.engine.queues.routing import route_arrived, route_to_group
 from cython.cimports.tidemq.engine.state.mail import MAIL_KEPT, Mail
 from cython.cimports.tidemq.engine.state.nodes import (
     NODE_ANSWER,
     NODE_ASKS,
+    NODE_OFFERED,
     NODE_RETAIN,
     NODES_MAX,
     NodeBatch,
     NodeRecord,
     NodeSide,
 )
+from cython.cimports.tidemq.engine.state.promise import Promise
 from cython.cimports.tidemq.engine.state.wall_clock import id_offset, raise_ids
 from cython.cimports.tidemq.engine.state.work import begin_work, is_enough
 from cython.cimports.tidemq.wire.cursor import Cursor, read_varint
@@ -94,7 +99,7 @@ def _continue_arrived(r):
         memcpy(cython.address(record), at, cython.sizeof(NodeRecord))
         at += cython.sizeof(NodeRecord)
         if record.kind == NODE_ANSWER:
-            _take_answer(r, batch.node, record.clock, record.reason)
+            _take_answer(r, batch.node, cython.address(record), at)
         else:
             _take_message(r, batch, cython.address(record), at)
         batch.at += cython.sizeof(NodeRecord)
@@ -139,7 +144,7 @@ def _take_message(r, batch, record, at):
     reason: uint8_t = _refusal(r, cython.address(passage))
     if reason:
         if asks:
-            answer_node(r, node, record.clock, reason)
+            answer_node(r, node, record.clock, reason, cython.NULL)
         return
     if record.clock:
         _raise_ids(r, record.clock)
@@ -151,15 +156,20 @@ def _take_message(r, batch, record, at):
             passage.id.origin = batch.origin
     if asks:
         passage.token = next_token(r)
+        passage.offered = r.common.durable and record.flags & NODE_OFFERED
     if whole.size:
         group: SharedFilter = split_shared(whole)
         route_to_group(r, cython.address(passage), group.filter, group.group, False)
     else:
         route_arrived(r, cython.address(passage))
+    takers: cython.pointer[string] = cython.NULL
+    if passage.offered:
+        takers = describe_offer(r, cython.address(passage.id))
     if asks and (passage.kept or passage.answers):
-        promise_node(r, cython.address(passage), node, record.clock)
+        promise_node(r, cython.address(passage), node, record.clock, takers)
     elif asks:
-        answer_node(r, node, record.clock, passage.refused)
+        answer_node(r, node, record.clock, passage.refused, takers)
+        del takers
     close_passage(cython.address(passage), r.tally)
 
 
@@ -177,16 +187,21 @@ def _refusal(r, p):
     return cython.cast(uint8_t, reason)
 
 
-def _take_answer(r, node, asked, reason):
-    """A node has kept a message, or refused it. One to nothing that it was asked is void."""
+def _take_answer(r, node, record, at):
+    """A node has kept a message, or refused it; ``at``: who takes it there, where it was offered. One to
+    nothing that it was asked is void.
+    """
     side: cython.pointer[NodeSide] = cython.address(r.nodes[node])
-    known = side.asked.find(asked)
+    known = side.asked.find(record.clock)
     if known == side.asked.end():
         r.tally[C_NODE_ANSWERS_LATE] += 1
         return
     token: uint64_t = dereference(known).second
     side.asked.erase(known)
-    _keep(r, token, reason)
+    promise: cython.pointer[Promise] = promise_at(r, slot_of_token(token))
+    if record.payload_size and promise.message != cython.NULL:
+        add_takers(promise, Span(at, record.payload_size))
+    _keep(r, token, record.reason)
 
 
 def _keep(r, token, reason):

@@ -1,0 +1,85 @@
+"""Rows of QoS 2 messages for sessions that other nodes have, as operations."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from cluster.nodes import START_NS, WrittenRows, make_message
+
+from tidemq.cluster import operations as ops
+from tidemq.cluster.conversion import Conversion
+from tidemq.cluster.operations import SESSION, Operation, Owner, Stamp
+from tidemq.cluster.records import read_run
+from tidemq.cluster.stored_rows import id_bytes
+
+FIRST, SECOND = Stamp(START_NS, 1), Stamp(START_NS + 64, 1)
+ANN, BOB = Owner(SESSION, "ann"), Owner(SESSION, "böb")
+
+
+def row(queue: int | bytes, message_id: Stamp, message: bytes | None = None) -> tuple[Any, ...]:
+    return "add", queue, id_bytes(message_id), 2, False, 9, 0, (), None, False, message
+
+
+class Converting:
+    def __init__(self) -> None:
+        self.rows = WrittenRows()
+        times = itertools.count(START_NS)
+        self.conversion = Conversion(self.rows, 1, lambda: Stamp(next(times), 1), lambda _: None, set())
+
+    def convert(self, *described: tuple[Any, ...]) -> list[Operation]:
+        found, plain = self.conversion.convert(list(described), {b"ann", "böb".encode()})
+        assert plain == []
+        return [each for one in found for each in (read_run(one.text) if isinstance(one, ops.Run) else [one])]
+
+    def added(self, *described: tuple[Any, ...]) -> list[tuple[Owner, Stamp]]:
+        """Whose entries; each behind its message."""
+        found, brought = [], set()
+        for each in self.convert(*described):
+            if isinstance(each, ops.Payload):
+                brought.add(each.id)
+            elif isinstance(each, ops.Add):
+                assert each.id in brought
+                found.append((each.owner, each.id))
+        return found
+
+
+@pytest.fixture
+def converting() -> Converting:
+    return Converting()
+
+
+def test_they_are_for_owners_by_name(converting: Converting) -> None:
+    message = make_message("a", b"x")
+    described = row(b"ann", FIRST, message), row("böb".encode(), FIRST), row(b"ann", SECOND, message)
+    assert converting.added(*described) == [(ANN, FIRST), (BOB, FIRST), (ANN, SECOND)]
+    assert converting.conversion.came == []
+    assert converting.conversion.owner(b"ann") is None, "no name is known beyond its batch"  # type: ignore[arg-type]
+
+
+def test_whom_two_nodes_name_gets_one(converting: Converting) -> None:
+    message = make_message("a", b"x")
+    assert converting.added(row(b"ann", FIRST, message), row(b"ann", FIRST)) == [(ANN, FIRST)]
+
+
+def test_who_is_here_as_well_gets_one(converting: Converting) -> None:
+    converting.rows.owners.add(ANN, 7)
+    converting.conversion.know(7, ANN, FIRST)
+    message = make_message("a", b"x")
+    described = row(b"ann", FIRST, message), row("böb".encode(), FIRST), row(7, FIRST)
+    assert converting.added(*described) == [(BOB, FIRST), (ANN, FIRST)]
+    assert converting.conversion.came == [], "the engine has put it into its queue"
+
+
+def test_of_who_has_come_meanwhile_the_engine_is_told(converting: Converting) -> None:
+    converting.rows.owners.add(ANN, 7)
+    converting.conversion.know(7, ANN, FIRST)
+    assert converting.added(row(b"ann", SECOND, make_message("a", b"x"))) == [(ANN, SECOND)]
+    assert converting.conversion.came == [(ANN, SECOND)]
+
+
+def test_what_was_not_stored_is_removed(converting: Converting) -> None:
+    described = [row(b"ann", FIRST, make_message("a", b"x"))]
+    assert converting.conversion.undo(described, {b"ann"}) == ([ops.Remove(ANN, FIRST)], [])
+    assert converting.conversion.came == []
