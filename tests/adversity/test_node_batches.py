@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemq.engine.door.node_access import NodeAccess
-from tidemq.errors import ClusterError
+from tidemq.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
     from adversity.conftest import StartEngine
 
-HEAD = struct.pack("=IIQ", 0x424E4D54, 3, 7)
+HEAD = struct.pack("=IIQ", 0x424E4D54, 1, 7)
 RECORD = struct.Struct("=BBBBHHIIQq")
 RETAIN, ASKS, OFFERED = 1, 2, 4
 LINKED = 512 * 1024
@@ -66,7 +66,6 @@ GOOD = (
 WRONG = {
     "shorter than its head": (b"", HEAD[:15]),
     "does not begin as": (b"x" * 16, GOOD[1:]),
-    "another format": (struct.pack("=IIQ", 0x424E4D54, 4, 0),),
     "goes beyond its end": (
         HEAD + b"\x01",
         GOOD[:-1],
@@ -150,6 +149,17 @@ def test_a_batch_that_is_wrong_is_refused_whole(start_engine: StartEngine, words
     assert engine.nodes.give(3, HEAD + record(clock=128))
     assert answers(engine.nodes) == [(3, 128, 0)]
     assert engine.count("messages_from_nodes") == 1
+
+
+def test_a_batch_of_a_format_that_is_not_read_is_refused_with_both_named(start_engine: StartEngine) -> None:
+    engine = start_engine(linked=LINKED)
+    for number in (0, 2, 0xFFFFFFFF):
+        batch = struct.pack("=IIQ", 0x424E4D54, number, 7) + record()
+        with pytest.raises(ClusterError, match=f"from node 3 is in format {number}; this node reads 1 to 1"):
+            engine.nodes.give(3, batch)
+    with pytest.raises(UsageError, match="the format is 2, must be 1 to 1"):
+        engine.nodes.use_format(2)
+    assert engine.count("messages_from_nodes") == 0
 
 
 def test_what_is_good_is_delivered_and_answered(start_engine: StartEngine) -> None:

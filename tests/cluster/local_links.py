@@ -90,6 +90,9 @@ class Links:
     def greet(self, incarnation: int) -> None:
         """All serve each other."""
 
+    def use_format(self, _number: int) -> None:
+        """No batch goes to another node."""
+
     def announce(self) -> int:
         return 0
 

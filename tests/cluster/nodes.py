@@ -13,7 +13,7 @@ from tidemq.cluster.members import Heartbeat
 from tidemq.cluster.memory_rows import MemoryRows
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, PutSession, Stamp
-from tidemq.cluster.records import FORMAT, Record
+from tidemq.cluster.records import Record
 from tidemq.cluster.rows import Entry, Rows
 from tidemq.cluster.sessions import connect
 from tidemq.cluster.stored_rows import StoredRows
@@ -33,7 +33,7 @@ def make_node(index: int, count: int, rows: Rows | None = None, skew_ns: int = 0
     for each in range(count):
         rows.members.put(each + 1, None, f"n{each + 1}")
     clock = HybridClock(lambda: START_NS + skew_ns, skew_s_max=5, last_ns=rows.clock.get(None, None) or 0)
-    own = Heartbeat("c", FORMAT, f"n{index + 1}", index + 1, 1, index, "here", 0, 0, 0, {})
+    own = Heartbeat("c", 1, f"n{index + 1}", index + 1, 1, index, "here", 0, 0, 0, {})
     return Node(rows, own, clock)
 
 

@@ -12,13 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemq.cluster import operations as ops
+from tidemq.cluster.formats import Formats
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.incoming import Gap, Incoming
-from tidemq.cluster.members import MEMBERS_MAX, SUSPECT_S, Heartbeat, Members
+from tidemq.cluster.members import (
+    MEMBERS_MAX,
+    SUSPECT_S,
+    Heartbeat,
+    Members,
+    encode_heartbeat,
+    parse_heartbeat,
+)
 from tidemq.cluster.memory_rows import MemoryRows
 from tidemq.cluster.operations import SESSION, Owner, PutSession, Stamp
 from tidemq.cluster.promises import DEGRADED_S, UNDER_WAY_MAX, Kept, Promises
-from tidemq.cluster.records import FORMAT, NO_DIGEST, Record, parse_record
+from tidemq.cluster.records import LAYOUTS, NO_DIGEST, Layout, Record, parse_record
 from tidemq.cluster.sessions import FURTHER, connect
 from tidemq.cluster.vectors import Dot, covers, has_seen, raised
 from tidemq.errors import ClusterError
@@ -110,7 +118,7 @@ def test_what_is_wrong_with_a_record_is_said() -> None:
     for text, said in (
         (b"short", "at least"),
         (b"\0\0\0\0" + body, "checksum"),
-        (replace(record, format=9).encoded, "format 9; this version reads 1"),
+        (sealed(b"\0\x09" + body[2:]), "format 9; this version reads 1"),
         (sealed(body + b"x"), "1 bytes behind"),
         (sealed(body[:-3]), "ends after"),
         (sealed(owned.replace(b"\x03\x01\0", b"\x03\x05\0")), "owner of kind 5; 1 and 2"),
@@ -158,7 +166,7 @@ def test_vectors() -> None:
 
 
 def beat(incarnation: int, **changes: Any) -> Heartbeat:
-    made = Heartbeat("c", FORMAT, f"n{incarnation}", incarnation, 1, incarnation, "there", START_NS, 0, 0, {})
+    made = Heartbeat("c", 1, f"n{incarnation}", incarnation, 1, incarnation, "there", START_NS, 0, 0, {})
     return replace(made, **changes)
 
 
@@ -206,11 +214,75 @@ def test_a_node_has_met_all_when_it_hears_all_that_others_hear_and_is_heard(memb
     assert members.has_met_all(SUSPECT_S), "nodes 3 and 4 are not there"
 
 
+def test_what_all_members_read_is_written_when_the_last_one_reads_it() -> None:
+    """This node and n2 read 1 to 2; n3 reads 1 until it is upgraded."""
+    both = {"formats": Formats(1, 2)}
+    members = Members(beat(1, **both), HybridClock(lambda: START_NS, skew_s_max=5), before=[2, 3])
+    assert (members.common_format(), members.format_to_write(0.0)) == (1, 1)
+    members.hear(beat(2, common=1, **both), 0.0)
+    assert members.common_format() == 1, "nothing is known of n3"
+    members.hear(beat(3, common=1, formats=Formats(1, 1)), 0.0)
+    assert members.format_to_write(SUSPECT_S) == 1, "n3 is away, and reads 1"
+    members.hear(beat(3, boot=2, common=1, **both), 9.0)
+    assert (members.common_format(), members.format_to_write(9.0)) == (2, 1), "they do not know it yet"
+    members.hear(beat(2, common=2, **both), 9.0)
+    members.hear(beat(3, boot=2, common=2, **both), 9.0)
+    assert members.format_to_write(9.0) == 2
+
+
+def test_what_one_writes_already_all_read() -> None:
+    both = {"formats": Formats(1, 2)}
+    members = Members(beat(1, **both), HybridClock(lambda: START_NS, skew_s_max=5), before=[2, 3])
+    members.hear(beat(2, format=2, common=1, **both), 0.0)
+    assert (members.common_format(), members.format_to_write(0.0)) == (1, 2)
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_node_that_cannot_read_its_cluster_goes_but_not_for_a_stranger(written: int) -> None:
+    """It was of the cluster, or is about to join (`written` 0)."""
+    for before, ends in (([], not written), ([2], True)):
+        own = beat(1, format=written)
+        members = Members(own, HybridClock(lambda: START_NS, skew_s_max=5), before=before)
+        with pytest.raises(ClusterError, match="n2 writes format 2, this node's version reads 1"):
+            members.hear(beat(2, format=2, formats=Formats(2, 2)), 0.0)
+        assert bool(members.unreadable) == ends
+
+
+def test_the_end_of_a_heartbeat_is_for_later_versions() -> None:
+    said = beat(2, format=3, common=4, formats=Formats(2, 4), peers={1: (3, True)})
+    assert parse_heartbeat(encode_heartbeat(said) + b"more") == said
+    with pytest.raises(ClusterError, match="a heartbeat ends after"):
+        parse_heartbeat(encode_heartbeat(said)[:-1])
+
+
+def test_a_record_has_what_its_format_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the first format had no `Strike`, and no last field in `PutSession`."""
+    forms = LAYOUTS[1].forms
+    kind, form = forms[PutSession]
+    first = {**forms, PutSession: (kind, form.removesuffix(" flights"))}
+    del first[ops.Strike]
+    monkeypatch.setitem(LAYOUTS, 2, LAYOUTS[1])
+    monkeypatch.setitem(LAYOUTS, 1, Layout(first))
+    flights = (ops.Flight(Stamp(1, 1), 1, False),)
+    session = PutSession("ann", Stamp(1, 1), 1, False, 0, 60, 0, 0, 0, -1, flights=flights)
+    strike = Record(Dot(1, 1), NO_DIGEST, 5, {}, (ops.Strike(3, "n3"),))
+    for record in (strike, replace(strike, operations=(session,))):
+        assert record.format == 2
+        assert parse_record(record.encoded) == record
+    old = parse_record(replace(strike, operations=(session,), format=1).encoded)
+    assert (old.format, old.operations) == (1, (replace(session, flights=()),))
+    with pytest.raises(ClusterError, match="format 1 of records has no Strike"):
+        _ = replace(strike, format=1).encoded
+    with pytest.raises(ClusterError, match="kind 15"):
+        parse_record(sealed(b"\0\x01" + strike.encoded[6:]))
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
         ({"cluster": "d"}, "belongs to the cluster 'd', this node to 'c'"),
-        ({"format": 7}, "writes records of format 7, this node 1"),
+        ({"format": 7}, "n2 writes format 7, this node's version reads 1"),
+        ({"formats": Formats(2, 3), "format": 0}, "n2 reads format 2 to 3, this cluster writes 1"),
         ({"wall_ns": START_NS + 6_000_000_000}, "the clock of n2"),
         ({"incarnation": 1}, "another node has this one's incarnation"),
         ({"peers": {1: (2, True)}}, "another node has this one's incarnation"),

@@ -24,38 +24,42 @@ class Node:
     def __init__(self, folder: Path, name: str, join: int, password: Path) -> None:
         self.port = free_port()
         self.nats_port = free_port()
+        self.command = [str(Path(sys.executable).with_name("tidemq"))]
+        self.more: list[str] = []  # of arguments
         self._arguments = [
-            *(
-                str(Path(sys.executable).with_name("tidemq")),
-                "serve",
-                "--host",
-                "127.0.0.1",
-                "--port",
-                str(self.port),
-            ),
+            *("serve", "--host", "127.0.0.1", "--port", str(self.port)),
             *("--data", str(folder / name), "--cluster-name", "farm", "--reactors", "2"),
             *("--cluster-listen", f"127.0.0.1:{self.nats_port}"),
             *("--config", str(folder / "cluster.toml")),
             *("--join", f"127.0.0.1:{join or self.nats_port}", "--cluster-password-file", str(password)),
         ]
-        self._log = folder / f"{name}.log"
+        self.log = folder / f"{name}.log"
         self.process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
         """Returns when it serves clients."""
-        self._begin()
-        await until(lambda: b" is ready on " in self._log.read_bytes(), f"it is ready, see {self._log}")
+        self.begin()
+        await until(lambda: b" is ready on " in self.log.read_bytes(), f"it is ready, see {self.log}")
 
-    def _begin(self) -> None:
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(self._arguments, stdout=log, stderr=log)
+    def begin(self) -> None:
+        """It may end by itself."""
+        with self.log.open("ab") as log:
+            command = [*self.command, *self._arguments, *self.more]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def kill(self) -> None:
         """As `kill -9` does."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
-            self._log.write_bytes(b"")
+            self.log.write_bytes(b"")
+
+    async def stop(self) -> None:
+        """As an operator does."""
+        assert self.process is not None
+        self.process.terminate()
+        assert await asyncio.to_thread(self.process.wait, WAIT_S) == 0, self.log.read_text()
+        self.log.write_bytes(b"")
 
     @property
     def url(self) -> str:

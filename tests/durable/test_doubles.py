@@ -48,7 +48,7 @@ class Session:
 
     def come(self, *clocks: int) -> None:
         """Messages come from their publisher's node; the payload of each is its clock."""
-        batch = struct.pack("=IIQ", 0x424E4D54, 3, ELSEWHERE)
+        batch = struct.pack("=IIQ", 0x424E4D54, 1, ELSEWHERE)
         for clock in clocks:
             payload = b"%d" % clock
             batch += RECORD.pack(1, 1, 2, 0, 1, 0, 0, len(payload), clock, 0) + b"t" + payload

@@ -33,6 +33,7 @@ class MemberFigures:
     heard of it, and its sessions are being taken over; `dead`: none is left at it. `since`: of the state,
     seconds of the wall clock. `applied`: the last record of each node that it has, by incarnation.
     `behind_…`: records of all nodes that it lacks, and for how long there have been any that it lacks.
+    `formats`: the lowest and the highest that it reads; None: it has not been heard since this node started.
     """
 
     name: str
@@ -47,6 +48,7 @@ class MemberFigures:
     behind_records: int
     behind_s: float
     copies: Copies | None  # that it has of this node's log; None: it gets none
+    formats: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class ClusterFigures:
     degraded: Sequence[str]
     troubles: Sequence[Trouble]
     drain: DrainFigures | None = None
+    format: int = 0  # in which this node writes; 0: none yet, it joins
 
 
 class Clustering(Protocol):

@@ -102,8 +102,20 @@ def _ask(api: Api) -> dict[str, Any]:
 
 def _show(answer: dict[str, Any]) -> None:
     print(f"cluster {answer['name']}: {len(answer['members'])} nodes")
-    heads = ["node", "incarnation", "address", "state", "since", "heard s", "behind", "behind s", "copies"]
+    heads = [
+        "node",
+        "incarnation",
+        "address",
+        "state",
+        "since",
+        "heard s",
+        "behind",
+        "behind s",
+        "copies",
+        "reads",
+    ]
     show_table(heads, [_row(each) for each in answer["members"]])
+    print(f"format in use: {answer['format'] or 'none yet'}")
     print(f"log: {answer['log_records']} records, {answer['log_bytes']} bytes")
     for text in answer["degraded"] or ["nothing"]:
         print(f"degraded: {printable(text)}")
@@ -127,4 +139,9 @@ def _row(member: dict[str, Any]) -> list[object]:
         member["behind_records"],
         member["behind_s"],
         f"to record {last}" if last is not None else None,
+        f"format {_range(*member['formats'])}" if member["formats"] is not None else None,
     ]
+
+
+def _range(lowest: int, highest: int) -> str:
+    return f"{lowest}" if lowest == highest else f"{lowest} to {highest}"

@@ -111,7 +111,13 @@ class ClusterHost:
             events=self,
         )
         self._neighbours = Neighbours(
-            NodeAccess(engine, prefers_own=self._config.cluster_shared == "here", offers=True), self.send
+            NodeAccess(
+                engine,
+                prefers_own=self._config.cluster_shared == "here",
+                offers=True,
+                formats=(own.formats.lowest, own.formats.highest),
+            ),
+            self.send,
         )
         beat = partial(self._transport.broadcast, BEAT)
         self._heartbeats = Heartbeats(beat, lambda: -math.inf if keeper.died else keeper.times.seen_s)
@@ -315,6 +321,11 @@ class ClusterHost:
         """As in `Links`."""
         if self._transport is not None:
             self._transport.fetch(holder, incarnation, first, last)
+
+    def use_format(self, number: int) -> None:
+        """As in `Links`."""
+        if self._neighbours is not None:
+            self._neighbours.use_format(number)
 
     def announce(self) -> int:
         """As in `Links`."""

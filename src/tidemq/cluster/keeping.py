@@ -31,7 +31,7 @@ from tidemq.cluster.moves import KINDS, Moves
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner
 from tidemq.cluster.promises import Acks, Degraded, Promises
-from tidemq.cluster.records import FORMAT, Record
+from tidemq.cluster.records import Record, formats_read
 from tidemq.cluster.refusal import Refusal
 from tidemq.cluster.shared_queues import SharedQueues
 from tidemq.cluster.snapshots import UNFINISHED, Giver, Taker, removal
@@ -130,6 +130,8 @@ class ClusterKeeper(Keeper):
         """What is at home here comes into the engine, which has not started, all else stays in the store. On
         the keeper's thread.
         """
+        self._follow_format(time.monotonic())
+        self._links.use_format(self.node.format)
         self._access.raise_queues(self._numbers)
         self._load_sessions(self.node.incarnation)
         self._load_shared()
@@ -178,7 +180,13 @@ class ClusterKeeper(Keeper):
         self._numbers = max(self._numbers, self.rows.owners.highest())
         last_ns = self.rows.clock.get(None, None) or 0
         clock = HybridClock(time.time_ns, skew_s_max=identity.skew_s_max, last_ns=last_ns)
-        who = (identity.cluster, FORMAT, identity.name, incarnation, boot, nonce, identity.address)
+        written, reads = self.rows.format.get(None, None) or 0, formats_read()
+        if written and not reads.reads(written):
+            raise StoreError(
+                f"this node has written format {written} of the cluster, and this version reads {reads}:"
+                f" start one that reads {written}"
+            )
+        who = (identity.cluster, written, identity.name, incarnation, boot, nonce, identity.address)
         own = Heartbeat(*who, 0, 0, 0, {})
         self.node = Node(self.rows, own, clock, suspect_s=identity.suspect_s)
         self.node.members.unread_since = lambda: self._came[0][3] if self._came else math.inf
@@ -478,6 +486,8 @@ class ClusterKeeper(Keeper):
 
     def _follow_members(self, now: float) -> None:
         self.membership.advance(now)
+        if self._loaded and self._taker is None:
+            self._follow_format(now)
         self.draining.advance(now)
         verdict = self.membership.verdict
         if verdict and not self._is_struck:
@@ -485,6 +495,15 @@ class ClusterKeeper(Keeper):
             _log.critical("%s", verdict)
             self._access.refuse(IMPLEMENTATION_SPECIFIC_ERROR)
             self._on_death(verdict)
+
+    def _follow_format(self, now: float) -> None:
+        """Writes what all members read, from the moment on that they do."""
+        if not self.node.follow_format(now):
+            return
+        self._write([])
+        if self._loaded:
+            self._links.use_format(self.node.format)
+        _log.info("format %d of records and messages is in use from now on", self.node.format)
 
     @property
     def is_settled(self) -> bool:

@@ -30,6 +30,9 @@ class Links(Protocol):
     def fetch(self, holder: int, incarnation: int, first: int, last: int) -> None:
         """Asks for copies of a node's records from somebody who may have them; what there is comes."""
 
+    def use_format(self, number: int) -> None:
+        """What goes to others is in this format from now on."""
+
     def announce(self) -> int:
         """Has everybody told what this node wants of their messages now; gives a number for it."""
 

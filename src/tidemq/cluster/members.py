@@ -7,9 +7,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from tidemq.cluster.forms import decode, encode
+from tidemq.cluster.formats import Formats
+from tidemq.cluster.forms import Reader, encode
 from tidemq.cluster.hybrid_clock import HybridClock
-from tidemq.cluster.records import FORMAT
+from tidemq.cluster.records import formats_read
 from tidemq.cluster.vectors import Vector
 from tidemq.errors import ClusterError
 
@@ -26,6 +27,8 @@ STRUCK_TEXT = (
 class Heartbeat:
     """What a node says of itself.
 
+    `format`: what it writes; 0: nothing yet. `formats`: what it reads, `common`: the highest that all members
+    read, as far as it knows.
     `boot`: how often it has been started, which with `nonce`, drawn at the start, tells two processes of one
     incarnation apart. `number`: its last record, `first`: the first that it still has. `applied`: records of
     others that it has, durably, and whose consequences all others may take for known to it. `peers`: the
@@ -46,6 +49,8 @@ class Heartbeat:
     applied: Vector
     first: int = 1
     addresses: str = ""
+    formats: Formats = field(default_factory=formats_read)
+    common: int = 0
     peers: dict[int, tuple[int, bool]] = field(default_factory=dict)
 
 
@@ -71,12 +76,16 @@ class Members:
         *,
         suspect_s: float = SUSPECT_S,
         is_struck: Callable[[int], bool] = lambda _: False,
+        written: Callable[[], int] | None = None,
     ) -> None:
         """`before`: the members of before a restart, which have not been heard since. `suspect_s`: without a
-        heartbeat, until a member counts as gone. `is_struck`: whether a node is a member no more.
+        heartbeat, until a member counts as gone. `is_struck`: whether a node is a member no more. `written`:
+        the format that this node writes, 0: none yet; without it that of `own`.
         """
         self.suspect_s = suspect_s
         self._is_struck = is_struck
+        self._written = written or (lambda: own.format)
+        self.unreadable = ""  # why this node cannot be one of them: it does not read what they write
         self._own = own
         self._clock = clock
         self._before = set(before)
@@ -125,12 +134,42 @@ class Members:
             raise ClusterError(
                 f"{beat.name} belongs to the cluster {beat.cluster!r}, this node to {self._own.cluster!r}"
             )
-        if beat.format != FORMAT:
-            raise ClusterError(f"{beat.name} writes records of format {beat.format}, this node {FORMAT}")
         if self._is_struck(beat.incarnation):
             raise ClusterError(f"{beat.name} {STRUCK_TEXT}")
         self._check_own(beat)
+        self._check_formats(beat)
         self._clock.check(beat.wall_ns + int(late_s * 1e9), beat.name)
+
+    def _check_formats(self, beat: Heartbeat) -> None:
+        own, written = self._own.formats, self._written()
+        if beat.format and not own.reads(beat.format):
+            text = f"{beat.name} writes format {beat.format}, this node's version reads {own}"
+            if not written or beat.incarnation in self.incarnations:  # else it is for the other one to go
+                self.unreadable = f"{text}: the node needs a version that reads format {beat.format}"
+            raise ClusterError(text)
+        if written and not beat.formats.reads(written):
+            raise ClusterError(
+                f"{beat.name} reads format {beat.formats}, this cluster writes {written}: the node needs a"
+                f" version that reads format {written}"
+            )
+        if beat.formats.highest < own.lowest or own.highest < beat.formats.lowest:
+            raise ClusterError(f"{beat.name} reads format {beat.formats}, this node {own}")
+
+    def common_format(self) -> int:
+        """The highest format that all members read, whether they are there or not. Of one that this node has
+        not heard since it was started it does not know what it reads, unless it is what is written now.
+        """
+        if any(each not in self._members for each in self.incarnations if each != self._own.incarnation):
+            return self._written() or self._own.formats.lowest
+        return min([self._own.formats.highest, *(each.beat.formats.highest for each in self.known())])
+
+    def format_to_write(self, now: float) -> int:
+        """What this node is to write: what one of the others writes already, for that one knew that all read
+        it, or what all those who are there say that all read. It never goes back.
+        """
+        there = [each.beat.common for each in self.known() if self.is_live(each.beat.incarnation, now)]
+        others = [each.beat.format for each in self.known()]
+        return max([self._written(), min([self.common_format(), *there]), *others])
 
     def _check_own(self, beat: Heartbeat) -> None:
         """Whether another process says that it is this node, or a member hears one that began later."""
@@ -186,14 +225,16 @@ def next_in_ring(incarnations: Collection[int], after: int) -> int:
     return ring[bisect_right(ring, after) % len(ring)]
 
 
-_FORMS = "text H text Q Q Q text q Q Q vector Q text Q* Q* B*"
+# in every format, for it is read before anything is known of its node; a later one may add to the end
+_FORMS = "text H H H H text Q Q Q text q Q Q vector Q text Q* Q* B*"
 
 
 def encode_heartbeat(beat: Heartbeat) -> bytes:
     """As it goes to others."""
     peers = sorted(beat.peers)
     boots, there = [beat.peers[each][0] for each in peers], [beat.peers[each][1] for each in peers]
-    said = (beat.cluster, beat.format, beat.name, beat.incarnation, beat.boot, beat.nonce, beat.address)
+    formats = (*beat.formats, beat.format, beat.common)
+    said = (beat.cluster, *formats, beat.name, beat.incarnation, beat.boot, beat.nonce, beat.address)
     return encode(
         _FORMS,
         *said,
@@ -211,10 +252,12 @@ def encode_heartbeat(beat: Heartbeat) -> bytes:
 
 def parse_heartbeat(text: bytes) -> Heartbeat:
     """ClusterError where it is none."""
-    *said, peers, boots, there = decode(_FORMS, text)
+    reader = Reader(text, 0, "a heartbeat")
+    cluster, lowest, highest, written, common, *said, peers, boots, there = map(reader.read, _FORMS.split())
     if not len(peers) == len(boots) == len(there) <= MEMBERS_MAX:
         raise ClusterError(
             f"a heartbeat has {len(peers)} peers, {len(boots)} boots, {len(there)} words of them"
         )
     known = {each: (boot, bool(is_there)) for each, boot, is_there in zip(peers, boots, there, strict=True)}
-    return replace(Heartbeat(*said), peers=known)
+    beat = Heartbeat(cluster, written, *said)
+    return replace(beat, formats=Formats(lowest, highest), common=common, peers=known)

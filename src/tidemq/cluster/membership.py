@@ -82,6 +82,8 @@ class Membership:
     def verdict(self) -> str:
         """Why this node cannot go on; empty: it is a member."""
         own = self._node.own
+        if self._node.members.unreadable:
+            return f"this node, {own.name}, cannot be of the cluster: {self._node.members.unreadable}"
         if self.has_left(own.incarnation) or not (self.refuses(own.incarnation) or self._struck_by):
             return ""
         return f"this node, {own.name} ({own.incarnation:016x}), {STRUCK_TEXT}"

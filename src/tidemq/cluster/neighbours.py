@@ -125,6 +125,10 @@ class Neighbours:
             del self._put[number]
             return True
 
+    def use_format(self, number: int) -> None:
+        """As in `Links`."""
+        self._access.use_format(number)
+
     def taken_so_far(self) -> list[tuple[int, int, int]]:
         """As in `Links`."""
         return self._access.taken_so_far()

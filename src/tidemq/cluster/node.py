@@ -30,7 +30,14 @@ class Node:
         self.applier = Applier(rows)
         self.incoming = Incoming(rows, own.incarnation)
         before = (member for member, _, _ in rows.members.all())
-        self.members = Members(own, clock, before, suspect_s=suspect_s, is_struck=self._is_struck)
+        self.members = Members(
+            own,
+            clock,
+            before,
+            suspect_s=suspect_s,
+            is_struck=self._is_struck,
+            written=lambda: self.rows.format.get(None, None) or 0,
+        )
         self.stability = Stability(rows, self.applier, own.incarnation)
         self._synced: dict[int, int] = rows.vector
         # What had been applied when each message was sent to another node that has not answered. Until then
@@ -51,6 +58,19 @@ class Node:
         """The number of its own last record."""
         return self.rows.vector.get(self.incarnation, 0)
 
+    @property
+    def format(self) -> int:
+        """What its records are written in, and all else that it sends."""
+        return self.rows.format.get(None, None) or self.own.formats.lowest
+
+    def follow_format(self, now: float) -> bool:
+        """Goes up to the format that it may write by now; whether there was one to go up to."""
+        number = self.members.format_to_write(now)
+        if number == self.rows.format.get(None, None):
+            return False
+        self.rows.format.put(None, None, number)
+        return True
+
     def stamp(self) -> Stamp:
         """A new id, epoch or time of a change."""
         return Stamp(self.clock.next_ns(), self.incarnation)
@@ -65,7 +85,7 @@ class Node:
         number, digest = self.rows.applied.get(self.incarnation, None) or (0, NO_DIGEST)
         vector.pop(self.incarnation, None)
         dot = Dot(self.incarnation, number + 1)
-        record = Record(dot, digest, self.clock.next_ns(), vector, tuple(operations))
+        record = Record(dot, digest, self.clock.next_ns(), vector, tuple(operations), self.format)
         self.applier.apply(record, own=True)
         self.rows.log.put(self.incarnation, dot.number, record.encoded)
         self.stability.log_size.add(dot.number, len(record.encoded))
@@ -98,6 +118,8 @@ class Node:
         known = [self._synced, *self.unanswered.values()]
         return replace(
             self.own,
+            format=self.rows.format.get(None, None) or 0,
+            common=self.members.common_format(),
             wall_ns=wall_ns,
             hybrid_ns=self.clock.last_ns,
             number=self.durable,

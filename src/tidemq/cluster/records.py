@@ -3,7 +3,8 @@
 Layout, big-endian: CRC-32C of the rest (4), format (2), incarnation (8), number (8), digest of the record
 before it (16), hybrid time (8), how many pairs (2) of the vector, each incarnation (8) and number (8), how
 many operations (4), and these. An operation is its kind (1) and the fields of its class, in the order and by
-the forms (`forms.py`) of `_FORMS`. Many new messages that stand together are held as one `Run`, unparsed.
+the forms (`forms.py`) of the format's `Layout`. Many new messages that stand together are held as one `Run`,
+unparsed.
 
 The chain of digests tells a record that was replaced from one that was lost: a checksum alone cannot.
 """
@@ -12,11 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
+from tidemq.cluster.formats import Formats
 from tidemq.cluster.forms import DIGEST_BYTES, Reader, write
 from tidemq.cluster.message_runs import run_end
 from tidemq.cluster.operations import (
@@ -43,7 +45,6 @@ from tidemq.cluster.vectors import Dot, Vector
 from tidemq.errors import ClusterError
 from tidemq.store.checksums import crc32c
 
-FORMAT = 1
 NO_DIGEST = bytes(DIGEST_BYTES)  # before the first record
 
 _CRC = struct.Struct(">I")
@@ -51,8 +52,22 @@ _HEAD = struct.Struct(">HQQ16sQ")
 _PAIR = struct.Struct(">QQ")
 _COUNT = struct.Struct(">I")
 
-# kind, and the form of each field
-_FORMS: dict[type[Any], tuple[int, str]] = {
+
+class Layout:
+    """The operations of one format: the kind of each class, and the form of each of its fields. Fields
+    without a form are of later formats: they are not written, and have their defaults when it is read.
+    """
+
+    def __init__(self, forms: Mapping[type[Any], tuple[int, str]]) -> None:
+        self.forms = forms
+        self.written = {
+            each: (kind, [*zip((one.name for one in fields(each)), form.split(), strict=False)])
+            for each, (kind, form) in forms.items()
+        }
+        self.read = {kind: (each, form.split()) for each, (kind, form) in forms.items()}
+
+
+_FIRST: dict[type[Any], tuple[int, str]] = {
     Payload: (1, "stamp bytes"),
     Add: (2, "owner stamp B B I q ? I*"),
     Remove: (3, "owner stamp"),
@@ -69,11 +84,13 @@ _FORMS: dict[type[Any], tuple[int, str]] = {
     Clear: (14, "text stamp"),
     Strike: (15, "Q text"),
 }
-_WRITTEN = {
-    each: (kind, [*zip((field.name for field in fields(each)), form.split(), strict=True)])
-    for each, (kind, form) in _FORMS.items()
-}
-_READ = {kind: (each, form.split()) for each, (kind, form) in _FORMS.items()}
+# the formats that this version reads, all that are between the lowest and the highest
+LAYOUTS = {1: Layout(_FIRST)}
+
+
+def formats_read() -> Formats:
+    """The lowest and the highest of `LAYOUTS`."""
+    return Formats(min(LAYOUTS), max(LAYOUTS))
 
 
 @dataclass(frozen=True)
@@ -85,20 +102,24 @@ class Record:
     clock: int  # hybrid time, nanoseconds
     vector: Vector
     operations: tuple[Operation, ...]
-    format: int = FORMAT
+    format: int = field(default_factory=lambda: formats_read().highest)
 
     @cached_property
     def encoded(self) -> bytes:
+        """ClusterError where its format has no such operation."""
         text = bytearray(_HEAD.pack(self.format, *self.dot, self.previous, self.clock))
         text += struct.pack(">H", len(self.vector))
         for pair in sorted(self.vector.items()):
             text += _PAIR.pack(*pair)
+        layout = LAYOUTS[self.format]
         text += _COUNT.pack(sum(each.count if isinstance(each, Run) else 1 for each in self.operations))
         for operation in self.operations:
             if isinstance(operation, Run):
                 text += operation.text
                 continue
-            kind, forms = _WRITTEN[type(operation)]
+            if type(operation) not in layout.written:
+                raise ClusterError(f"format {self.format} of records has no {type(operation).__name__}")
+            kind, forms = layout.written[type(operation)]
             text.append(kind)
             for name, form in forms:
                 write(text, form, getattr(operation, name))
@@ -121,12 +142,13 @@ def parse_record(text: bytes) -> Record:
     if _CRC.unpack_from(text)[0] != crc32c(text[_CRC.size :]):
         raise ClusterError("a record's checksum is wrong")
     version, incarnation, number, previous, clock = _HEAD.unpack_from(text, _CRC.size)
-    if version != FORMAT:
-        raise ClusterError(f"a record has format {version}; this version reads {FORMAT}")
+    layout = LAYOUTS.get(version)
+    if layout is None:
+        raise ClusterError(f"a record has format {version}; this version reads {formats_read()}")
     reader = Reader(text, _CRC.size + _HEAD.size, "a record")
     pairs = reader.read("H")
     vector = dict(_PAIR.unpack(reader.take(_PAIR.size)) for _ in range(pairs))
-    operations = tuple(_read_operations(reader, text, reader.count()))
+    operations = tuple(_read_operations(reader, text, reader.count(), layout))
     check_payloads(operations)
     reader.end()
     record = Record(Dot(incarnation, number), previous, clock, vector, operations, version)
@@ -134,30 +156,33 @@ def parse_record(text: bytes) -> Record:
     return record
 
 
-def _read_operations(reader: Reader, text: bytes, count: int) -> Iterator[Operation]:
+def _read_operations(reader: Reader, text: bytes, count: int, layout: Layout) -> Iterator[Operation]:
     while count > 0:
         end, together = run_end(text, reader.at, count)
         if together:
             yield Run(reader.take(end - reader.at), together)
         else:
-            yield _read_operation(reader)
+            yield _read_operation(reader, layout)
         count -= together or 1
 
 
 def read_run(text: bytes) -> list[Operation]:
-    """The operations of a run, or of a group of one."""
+    """The operations of a run, or of a group of one. Runs are the same in all formats: `message_runs.py` has
+    but one way to read them.
+    """
+    layout = LAYOUTS[formats_read().lowest]
     reader = Reader(text, 0, "a record")
     operations = []
     while reader.at < len(text):
-        operations.append(_read_operation(reader))
+        operations.append(_read_operation(reader, layout))
     return operations
 
 
-def _read_operation(reader: Reader) -> Operation:
+def _read_operation(reader: Reader, layout: Layout) -> Operation:
     kind = reader.take(1)[0]
-    if kind not in _READ:
-        raise ClusterError(f"a record has an operation of kind {kind}; 1 to {len(_READ)} are known")
-    made, forms = _READ[kind]
+    if kind not in layout.read:
+        raise ClusterError(f"a record has an operation of kind {kind}; 1 to {len(layout.read)} are known")
+    made, forms = layout.read[kind]
     operation: Operation = made(*(reader.read(form) for form in forms))
     return operation
 

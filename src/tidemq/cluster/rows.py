@@ -128,6 +128,7 @@ class Rows(ABC):
     struck: Table[int, None, tuple[str, int]]  # who is none any more: the name, and which node said so
     boots: Table[None, None, int]  # how often the node was started
     clock: Table[None, None, int]
+    format: Table[None, None, int]  # that is written, once it is known
 
     def add_run(self, run: Run, at: int, dot: Dot, apart: Container[str]) -> int:
         """Does what the operations of a run do, from this byte on, as far as it can be done together; gives

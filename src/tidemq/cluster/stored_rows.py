@@ -399,6 +399,7 @@ class StoredRows(Rows):
             struck=kept(tuple_layout(store, b"k", ("Q", "", "text Q"))),
             boots=kept(PlainLayout(store, b"b", ("", "", "Q"))),
             clock=kept(PlainLayout(store, b"c", ("", "", "Q"))),
+            format=kept(PlainLayout(store, b"f", ("", "", "H"))),
             entries=noted(self._entries),  # after the sessions, which say what the current queue is
         )
         self._of_sessions: list[Any] = [self.sessions, self.ends]

@@ -73,7 +73,13 @@ class Survey:
             return
         self._looked_at = now
         beats = {each.beat.incarnation: each for each in node.members.known()}
-        own = replace(node.own, number=node.last, applied=node.rows.vector, first=node.stability.first)
+        own = replace(
+            node.own,
+            number=node.last,
+            applied=node.rows.vector,
+            first=node.stability.first,
+            format=node.rows.format.get(None, None) or 0,
+        )
         known = [own, *(each.beat for each in beats.values())]
         top: Vector = {}
         for beat in known:
@@ -93,7 +99,9 @@ class Survey:
                 state = "dead" if incarnation in settled else "suspected"
             elif joins if beat is own else self._is_new(incarnation) and _lacks_log(beat, known):
                 state = "joining"
-            members.append(self._member(beat, state, top, now, is_self=beat is own))
+            figures = self._member(beat, state, top, now, is_self=beat is own)
+            heard = beat is own or incarnation in beats
+            members.append(replace(figures, formats=beat.formats if heard else None))
         self._states = {each: self._states[each] for each in node.members.incarnations}
         heard_at = {f"{each:016x}": member.heard_at for each, member in beats.items()}
         size = node.stability.log_size
@@ -103,8 +111,8 @@ class Survey:
             if each.state in ("suspected", "dead")
         ]
         texts = [*([degraded] if degraded else []), *silent]
-        figures = ClusterFigures(self._cluster, members, size.records, size.bytes, texts, [])
-        self._seen = _Seen(now, figures, heard_at)
+        shown = ClusterFigures(self._cluster, members, size.records, size.bytes, texts, [], format=own.format)
+        self._seen = _Seen(now, shown, heard_at)
 
     def _is_new(self, incarnation: int) -> bool:
         """Heartbeats of two nodes are not of one moment: who has been there does not join for that."""

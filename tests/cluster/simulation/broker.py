@@ -19,7 +19,7 @@ from tidemq.cluster.members import BEAT_S, SUSPECT_S, Heartbeat
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession, Stamp
 from tidemq.cluster.promises import Acks, Degraded, Promises
-from tidemq.cluster.records import FORMAT, Record, parse_record
+from tidemq.cluster.records import Record, parse_record
 from tidemq.cluster.sessions import connect
 from tidemq.cluster.vectors import Vector, covers, has_seen
 from tidemq.errors import ClusterError
@@ -80,7 +80,7 @@ class Broker:
         clock = HybridClock(lambda: machine.wall_ns, skew_s_max=5, last_ns=last_ns)
         own = Heartbeat(
             "c",
-            FORMAT,
+            1,
             f"n{machine.index + 1}",
             machine.index + 1,
             boot,

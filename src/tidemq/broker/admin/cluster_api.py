@@ -42,7 +42,8 @@ class CopiesAnswer(Answer):
 
 class MemberAnswer(Answer):
     """A node. `applied`: the last record of each node that it has; `behind_…`: records that it lacks, and
-    for how long it has lacked any; `copies`: null where there is no connection to it.
+    for how long it has lacked any; `copies`: null where there is no connection to it; `formats`: the lowest
+    and the highest that it reads, null where it has not been heard since the node that was asked started.
     """
 
     name: str
@@ -57,6 +58,7 @@ class MemberAnswer(Answer):
     behind_records: int
     behind_s: float
     copies: CopiesAnswer | None
+    formats: tuple[int, int] | None
 
 
 class TroubleAnswer(Answer):
@@ -77,11 +79,12 @@ class DrainAnswer(Answer):
 
 class ClusterAnswer(Answer):
     """A cluster. `name` is empty where the broker is no node of one. `log_…`: what this node keeps of its own
-    log. `degraded`: what is not as it should be.
+    log. `degraded`: what is not as it should be. `format`: in which it writes, 0: none yet.
     """
 
     name: str
     members: list[MemberAnswer]
+    format: int
     log_records: int
     log_bytes: int
     degraded: list[str]
@@ -101,7 +104,7 @@ class ForgottenNode(Answer):
     forgotten: str
 
 
-NONE = ClusterAnswer(name="", members=[], log_records=0, log_bytes=0, degraded=[], troubles=[])
+NONE = ClusterAnswer(name="", members=[], format=0, log_records=0, log_bytes=0, degraded=[], troubles=[])
 
 
 class ClusterApi:
@@ -188,6 +191,7 @@ def _shown(figures: ClusterFigures) -> ClusterAnswer:
     return ClusterAnswer(
         name=figures.name,
         members=[_member(each) for each in figures.members],
+        format=figures.format,
         log_records=figures.log_records,
         log_bytes=figures.log_bytes,
         degraded=list(figures.degraded),
@@ -224,6 +228,7 @@ def _member(member: MemberFigures) -> MemberAnswer:
         behind_records=member.behind_records,
         behind_s=member.behind_s,
         copies=copies,
+        formats=member.formats,
     )
 
 

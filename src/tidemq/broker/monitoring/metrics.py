@@ -60,6 +60,7 @@ CLUSTER_GAUGES: Mapping[str, tuple[str, Callable[[ClusterFigures], float]]] = {
         lambda each: each.log_records,
     ),
     "tidemq_cluster_log_bytes": ("The same, in bytes.", lambda each: each.log_bytes),
+    "tidemq_cluster_format": ("In which this node writes; 0: none yet.", lambda each: each.format),
     "tidemq_cluster_degraded": ("How much is not as it should be.", lambda each: len(each.degraded)),
 }
 CLUSTER_MEMBERS = "tidemq_cluster_members"

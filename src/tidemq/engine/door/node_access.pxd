@@ -3,6 +3,7 @@ from libcpp.string cimport string
 
 from tidemq.engine.base.hashing cimport SeededHash
 from tidemq.engine.door.engine cimport Engine
+from tidemq.engine.door.node_batches cimport BatchFormats
 from tidemq.engine.state.nodes cimport NodeHub
 
 cdef class NodeAccess:
@@ -10,6 +11,8 @@ cdef class NodeAccess:
     cdef NodeHub* hub                # the engine's
     cdef bint closed
     cdef size_t batch_bytes_max
+    cdef BatchFormats formats
+    cdef unsigned int format         # that is written
     cdef SeededHash hash             # of topics, to reactors
     cdef unsigned char marks[16]     # the address of one stands for the node in the subscription index
     cdef long long filters[16]       # how many each node has

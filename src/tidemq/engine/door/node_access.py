@@ -36,8 +36,10 @@ from cython.cimports.tidemq.engine.base.system import (
 from cython.cimports.tidemq.engine.door.conversion import string_of
 from cython.cimports.tidemq.engine.door.engine import Engine
 from cython.cimports.tidemq.engine.door.node_batches import (
+    BATCH_FORMAT,
     BATCH_WHOLE,
     BatchCheck,
+    BatchFormats,
     check_batch,
     cut_records,
     deal_batch,
@@ -58,11 +60,7 @@ from cython.cimports.tidemq.engine.index.subscriptions import (
 )
 from cython.cimports.tidemq.engine.link.mail import new_letter, new_mail, post_directly
 from cython.cimports.tidemq.engine.state.mail import MAIL_NODE, MAIL_SETTLE, Mail
-from cython.cimports.tidemq.engine.state.nodes import (
-    NODE_BATCH_FORMAT,
-    NODE_BATCH_MAGIC,
-    NodeHub,
-)
+from cython.cimports.tidemq.engine.state.nodes import NODE_BATCH_MAGIC, NodeHub
 from cython.cimports.tidemq.engine.state.nodes import NODES_MAX as _NODES_MAX
 from cython.cimports.tidemq.engine.state.reactor import Common, Reactor
 from cython.cimports.tidemq.engine.state.wall_clock import id_offset
@@ -117,7 +115,8 @@ class NodeAccess:
     messages of a shared group go to its members here as long as any is online; else to all alike, wherever
     they are. ``offers``: nodes are asked who takes a QoS 2 message, and the keeper writes rows for
     sessions that are there (``StoreWork.elsewhere``); else each node writes its own, and may have the message
-    twice when one ends.
+    twice when one ends. ``formats``: the lowest and the highest of batches that are read; the lowest is
+    written until ``use_format`` says otherwise.
     """
 
     def __cinit__(
@@ -127,6 +126,7 @@ class NodeAccess:
         batch_bytes_max: int = _BATCH_BYTES_MAX,
         prefers_own: bool = False,
         offers: bool = False,
+        formats: tuple[int, int] = (1, 1),
     ) -> None:
         attributes: pthread_condattr_t
         if engine.started or engine.closed:
@@ -147,6 +147,8 @@ class NodeAccess:
         engine.common.nodes.swap(owner)
         self.engine = engine
         self.batch_bytes_max = batch_bytes_max
+        self.formats = BatchFormats(formats[0], formats[1])
+        self.format = self.formats.lowest
 
     def _check_node(self, node):
         if self.closed or self.engine.closed:
@@ -342,8 +344,16 @@ class NodeAccess:
                 result += self._batches(node, cython.address(taken[node]))
         return result
 
+    def use_format(self, number: int) -> None:
+        """Batches that are taken from now on are in this format. UsageError for one that is not read here."""
+        if not self.formats.lowest <= number <= self.formats.highest:
+            raise UsageError(
+                f"the format is {number}, must be {self.formats.lowest} to {self.formats.highest}"
+            )
+        self.format = number
+
     def _batches(self, node, records):
-        head: bytes = struct.pack("=IIQ", NODE_BATCH_MAGIC, NODE_BATCH_FORMAT, self.engine.common.incarnation)
+        head: bytes = struct.pack("=IIQ", NODE_BATCH_MAGIC, self.format, self.engine.common.incarnation)
         result: list = []
         at: cython.size_t = 0
         text: cython.p_char = cython.cast(cython.p_char, records.data())
@@ -388,7 +398,12 @@ class NodeAccess:
         whole: Span = span_of(batch)
         common: cython.pointer[Common] = self.engine.common
         with cython.nogil:
-            result = check_batch(whole, cython.address(common.limits))
+            result = check_batch(whole, cython.address(common.limits), self.formats)
+        if result.fault == BATCH_FORMAT:
+            raise ClusterError(
+                f"a batch from node {node} is in format {struct.unpack_from('=4xI', batch)[0]}; this node"
+                f" reads {self.formats.lowest} to {self.formats.highest}"
+            )
         if result.fault != BATCH_WHOLE:
             raise ClusterError(
                 f"a batch of {len(batch)} bytes from node {node} is wrong at byte {result.at}: "

@@ -11,7 +11,7 @@ cdef enum BatchFault:            # what is wrong with a batch
     BATCH_WHOLE = 0
     BATCH_NO_HEAD
     BATCH_FOREIGN                # not of this magic
-    BATCH_FORMAT
+    BATCH_FORMAT                 # of none that this node reads
     BATCH_CUT                    # a record goes beyond the end
     BATCH_KIND
     BATCH_FIELD                  # a field has a value that it cannot have
@@ -20,11 +20,15 @@ cdef enum BatchFault:            # what is wrong with a batch
     BATCH_PROPERTIES
     BATCH_TAKERS                 # who takes what was offered
 
+cdef struct BatchFormats:         # of batches, that this node reads
+    uint32_t lowest
+    uint32_t highest
+
 cdef struct BatchCheck:
     BatchFault fault
     size_t at                    # of the record that is wrong
 
-cdef BatchCheck check_batch(Span batch, const EngineLimits* limits) noexcept nogil
+cdef BatchCheck check_batch(Span batch, const EngineLimits* limits, BatchFormats formats) noexcept nogil
 # Deals out the records of a batch that was checked, to as many reactors as there are strings. Notes the last id of
 # each of the sender's reactors, 64 at most, and returns its incarnation.
 cdef uint64_t deal_batch(

@@ -28,7 +28,6 @@ from cython.cimports.tidemq.engine.journal.rows import read_u32, read_u64
 from cython.cimports.tidemq.engine.state.nodes import (
     NODE_ANSWER,
     NODE_ASKS,
-    NODE_BATCH_FORMAT,
     NODE_BATCH_MAGIC,
     NODE_MESSAGE,
     NODE_OFFERED,
@@ -62,7 +61,7 @@ WRONG = (
     "it is whole",
     "it is shorter than its head, 16 bytes",
     "it does not begin as a batch of a node does",
-    "it is of another format than this node's",
+    "it is of a format that this node does not read",
     "a record goes beyond its end",
     "a record is neither a message nor an answer",
     "a record has a value that it cannot have",
@@ -82,7 +81,7 @@ def _record_size(record):
     return size
 
 
-def check_batch(batch, limits):
+def check_batch(batch, limits, formats):
     """Whether all of a batch is what it has to be; else what is wrong with which byte's record."""
     head: NodeBatchHead
     record: NodeRecord
@@ -91,8 +90,11 @@ def check_batch(batch, limits):
         result.fault = BATCH_NO_HEAD
         return result
     memcpy(cython.address(head), batch.data, cython.sizeof(NodeBatchHead))
-    if head.magic != NODE_BATCH_MAGIC or head.format != NODE_BATCH_FORMAT:
-        result.fault = BATCH_FOREIGN if head.magic != NODE_BATCH_MAGIC else BATCH_FORMAT
+    if head.magic != NODE_BATCH_MAGIC:
+        result.fault = BATCH_FOREIGN
+        return result
+    if not formats.lowest <= head.format <= formats.highest:
+        result.fault = BATCH_FORMAT
         return result
     result.at = cython.sizeof(NodeBatchHead)
     while result.at < batch.size:

@@ -11,7 +11,6 @@ from tidemq.engine.base.system cimport pthread_cond_t, pthread_mutex_t
 cdef enum:
     NODES_MAX = 16               # slots for other nodes
     NODE_BATCH_MAGIC = 0x424E4D54    # "TMNB", on machines with the byte order that all have
-    NODE_BATCH_FORMAT = 3
 
 cdef enum:   # the kind of a NodeRecord
     NODE_MESSAGE = 1             # then, if it is for a shared group, `$share/group/filter`; topic, properties with their length before them, payload
