@@ -77,7 +77,7 @@ def found(spark: SparkSession, job: Backtest) -> list[dict[str, Any]]:
     return alerts
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_live_job_goes_on_and_finds_the_same(
     spark: SparkSession, streaming: Streaming, receive: Callable[[], Receiver], tmp_path: Path, seed: int
 ) -> None:

@@ -38,9 +38,9 @@ gap = "1 minute"
 """
 
 
-@pytest.mark.parametrize("number", [2, 4])
+@pytest.mark.parametrize("number", [pytest.param(2, marks=pytest.mark.long), 4])
 def test_jobs_of_a_batch(spark: SparkSession, streaming: Streaming, tmp_path: Path, number: int) -> None:
-    """Two: one for bronze, and one for all rules, with late rows, dead letters and gold."""
+    """Two: one for bronze, and one for all rules, however many, with late rows, dead letters and gold."""
     names = [f"r{each}" for each in range(number)]
     stream = streaming.declare(f"jobs{number}")
     text = "".join(RULE.replace("{name}", name) for name in names)
