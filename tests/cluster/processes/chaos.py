@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
+from cluster.processes.gaps import CUT, SILENT
 from cluster.processes.links import Link
 from cluster.processes.nodes import Node, Nodes
 from crash.actors import Course
@@ -14,7 +15,6 @@ from crash.server import BrokerError
 from waiting import WAIT_S, happens
 
 FAULTS = ("kill", "death", "nats", "copies", "cut", "silence", "strand", "restart", "rolling", "clock")
-CUT, SILENT = "is cut off", "is not heard"  # kinds of faults in the history
 CLOCK_OFF_S = 2.0  # at most: of two nodes twice that, less than `cluster_skew_s_max`
 
 

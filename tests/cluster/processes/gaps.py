@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cluster.processes.chaos import CUT, SILENT
 from crash.history import KILLED, STOPPED, Connection, Failure, History, Message
 
 ENDING_S = 2.0  # from the end of a session until no message of before is on its way to it
 MOVING_S = 10.0  # after which the old home has forgotten a session, also where a node was not there
 
+CUT, SILENT = "is cut off", "is not heard"  # kinds of faults
 TAKEN_FOR_DEAD = "is taken for dead"  # the kind of a fault: a node that was there all the time
 
 
