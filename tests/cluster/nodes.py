@@ -88,7 +88,13 @@ class Actor:
             self._choose.choice(CLIENTS), self.node.stamp(), self.node.incarnation, False, 0, 60, 0, 0, 0, -1
         )
         clean = self._choose.random() < 0.3
-        return [connect(self.node.rows, wish, clean=clean, asked=self._choose.random() < 0.5)]
+        begun: list[Operation] = [
+            connect(self.node.rows, wish, clean=clean, asked=self._choose.random() < 0.5)
+        ]
+        if self._choose.random() < 0.3:  # in the same batch
+            topic_filter = self._choose.choice(FILTERS)
+            begun.append(ops.Subscribe(wish.client, topic_filter, self.node.stamp(), 1, 0))
+        return begun
 
     def _end(self) -> list[Operation]:
         row = self._mine()

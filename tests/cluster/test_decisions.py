@@ -442,3 +442,34 @@ def test_what_nobody_asks_about_any_more_is_forgotten_though_nothing_else_happen
     node.tidy()
     assert not list(node.rows.gone.all())
     assert not list(node.rows.log.all())
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_a_session_gets_in_the_batch_in_which_it_begins_is_its_own(ends: bool) -> None:
+    """Where there are rows of one before it, which has ended, or ends in that batch."""
+    here, there = make_node(0, 2), make_node(1, 2)
+    owner, old = Owner(SESSION, "ann"), Stamp(1, 1)
+
+    def begin(epoch: Stamp) -> PutSession:
+        return PutSession("ann", epoch, 1, True, 0, 60, 0, 0, 0, -1)
+
+    def message(clock: int) -> list[ops.Operation]:
+        return [ops.Payload(Stamp(clock, 1), b"m"), ops.Add(owner, Stamp(clock, 1), 0, 1, 9, 0, False)]
+
+    end = ops.EndSession("ann", old)
+    first: list[ops.Operation] = [begin(old), ops.Subscribe("ann", "a", Stamp(2, 1), 1, 0), *message(3)]
+    second: list[ops.Operation] = [
+        begin(Stamp(4, 1)),
+        ops.Subscribe("ann", "b", Stamp(5, 1), 1, 0),
+        *message(6),
+    ]
+    batches: list[list[ops.Operation]] = [first, [end, *second]] if ends else [first, [end], second]
+    for batch in batches:
+        record = here.write(batch)
+        here.rows.take_changes()
+        here.synced(here.rows.vector)
+        there.receive(record.encoded)
+    assert here.rows.digest() == there.rows.digest()
+    for node in (here, there):
+        assert [each for each, _ in node.rows.queue(owner)] == [Stamp(6, 1)]
+        assert [each for each, _ in node.rows.filters("ann")] == ["b"]

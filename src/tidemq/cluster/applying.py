@@ -195,7 +195,9 @@ class Applier:
         known = rows.sessions.get(op.client, None)
         is_new = known is None or known.row.epoch != op.epoch
         if op.begins and is_new and self._has_rows(op.client):
-            self._end(op.client, op.epoch)
+            # what this record has of the session comes behind this: it may hide records before this one alone
+            before_this = {**self._seen, self._dot.incarnation: self._dot.number - 1}
+            self._end(op.client, op.epoch, before_this)
         if self._is_ended(op):
             self.counts["cluster_older_epoch"] += 1
             return
@@ -245,9 +247,9 @@ class Applier:
 
     def _end_session(self, op: ops.EndSession) -> None:
         self.sessions.append(op.client)
-        self._end(op.client, op.epoch)
+        self._end(op.client, op.epoch, self._seen)
 
-    def _end(self, client: str, epoch: Stamp) -> None:
+    def _end(self, client: str, epoch: Stamp, seen: Vector) -> None:
         rows = self._rows
         session = rows.sessions.get(client, None)
         ended = [end.over for _, end in rows.ends.of(client) if end.over is not None]
@@ -255,7 +257,7 @@ class Applier:
         if any(each > epoch and not has_seen(self._seen, dot) for each, dot in known):
             self.counts["cluster_end_void"] += 1
             return
-        rows.ends.put(client, self._dot, End(epoch, self._seen, max(known, default=None)))
+        rows.ends.put(client, self._dot, End(epoch, seen, max(known, default=None)))
         rows.sessions.put(client, None, None)
 
     def _receive(self, op: ops.Receive) -> None:
