@@ -11,7 +11,7 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
-from waiting import WAIT_S
+from waiting import WAIT_S, wait_until
 
 from tidemq.errors import UsageError
 from tidemq.testing import MqttBroker
@@ -30,6 +30,7 @@ def connect(mqtt_broker: MqttBroker) -> Iterator[Connect]:
         client.connect(mqtt_broker.host, mqtt_broker.port)
         client.loop_start()
         clients.append(client)
+        wait_until(client.is_connected, "CONNACK has come")  # or a stall might hold it back
         return client
 
     yield make
