@@ -289,8 +289,8 @@ class Conversion:
             self._ended.add(client)
             epoch = self._epochs.pop(client, None)
             session = self._rows.sessions.get(client, None)
-            goes_on = session is not None and epoch is not None and session.row.epoch > epoch  # elsewhere
-            if epoch is not None and not goes_on:
+            # under a later epoch it goes on elsewhere
+            if epoch is not None and (session is None or session.row.epoch <= epoch):
                 yield ops.EndSession(client, epoch)
             return
         self._ended.discard(client)

@@ -1,4 +1,4 @@
-"""Formats: how nodes of different versions understand each other (docs/decisions/0025).
+"""Formats: how nodes of different versions understand each other (docs/decisions/0026).
 
 One number says how records, batches of messages and all else is laid out that nodes send each other. A
 version reads some of them, and a cluster writes the highest that all its members read.

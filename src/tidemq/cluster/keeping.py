@@ -180,7 +180,7 @@ class ClusterKeeper(Keeper):
         self._numbers = max(self._numbers, self.rows.owners.highest())
         last_ns = self.rows.clock.get(None, None) or 0
         clock = HybridClock(time.time_ns, skew_s_max=identity.skew_s_max, last_ns=last_ns)
-        written, reads = self.rows.format.get(None, None) or 0, formats_read()
+        written, reads = self.rows.written_format, formats_read()
         if written and not reads.reads(written):
             raise StoreError(
                 f"this node has written format {written} of the cluster, and this version reads {reads}:"

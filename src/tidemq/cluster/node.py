@@ -36,7 +36,7 @@ class Node:
             before,
             suspect_s=suspect_s,
             is_struck=self._is_struck,
-            written=lambda: self.rows.format.get(None, None) or 0,
+            written=lambda: self.rows.written_format,
         )
         self.stability = Stability(rows, self.applier, own.incarnation)
         self._synced: dict[int, int] = rows.vector
@@ -61,12 +61,12 @@ class Node:
     @property
     def format(self) -> int:
         """What its records are written in, and all else that it sends."""
-        return self.rows.format.get(None, None) or self.own.formats.lowest
+        return self.rows.written_format or self.own.formats.lowest
 
     def follow_format(self, now: float) -> bool:
         """Goes up to the format that it may write by now; whether there was one to go up to."""
         number = self.members.format_to_write(now)
-        if number == self.rows.format.get(None, None):
+        if number == self.rows.written_format:
             return False
         self.rows.format.put(None, None, number)
         return True
@@ -118,7 +118,7 @@ class Node:
         known = [self._synced, *self.unanswered.values()]
         return replace(
             self.own,
-            format=self.rows.format.get(None, None) or 0,
+            format=self.rows.written_format,
             common=self.members.common_format(),
             wall_ns=wall_ns,
             hybrid_ns=self.clock.last_ns,

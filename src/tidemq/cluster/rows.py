@@ -149,6 +149,11 @@ class Rows(ABC):
     def vector(self) -> dict[int, int]:
         return {incarnation: number for incarnation, _, (number, _) in self.applied.all()}
 
+    @property
+    def written_format(self) -> int:
+        """Of records and of all else that this node sends; 0: none yet."""
+        return self.format.get(None, None) or 0
+
     def is_hidden(self, client: str, dot: Dot) -> bool:
         """Whether a row that this record made went with the end of a session."""
         return any(has_seen(end.seen, dot) for _, end in self.ends.of(client))

@@ -78,7 +78,7 @@ class Survey:
             number=node.last,
             applied=node.rows.vector,
             first=node.stability.first,
-            format=node.rows.format.get(None, None) or 0,
+            format=node.rows.written_format,
         )
         known = [own, *(each.beat for each in beats.values())]
         top: Vector = {}

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from crash.history import KILLED, STOPPED, Connection, Failure, History, Message
+from crash.history import KILLED, STOPPED, Connection, Failure, Fault, History, Message
 
 ENDING_S = 2.0  # from the end of a session until no message of before is on its way to it
 MOVING_S = 10.0  # after which the old home has forgotten a session, also where a node was not there
@@ -29,14 +29,27 @@ class Gap:
     is_cause: Callable[[History, Failure], bool]
 
 
+def _faults_meanwhile(history: History, message: Message) -> list[Fault]:
+    """Those while the message was sent and not yet acknowledged."""
+    return [
+        each
+        for each in history.faults
+        if each.at < message.acknowledged_at and each.ended_at > message.sent_at
+    ]
+
+
+def _nodes_of(message: Message, connections: list[Connection]) -> set[str]:
+    """To which the message was sent, by these connections of its publisher."""
+    return {
+        each.broker for each in connections for at in message.sends if each.accepted_at < at <= each.ended_at
+    }
+
+
 def _a_node_ended(history: History, failure: Failure) -> bool:
     """Whether one was not there at a time when the message was sent and not yet acknowledged."""
     message = failure.message
     return message is not None and any(
-        each.kind in (KILLED, STOPPED)
-        and each.at < message.acknowledged_at
-        and each.ended_at > message.sent_at
-        for each in history.faults
+        each.kind in (KILLED, STOPPED) for each in _faults_meanwhile(history, message)
     )
 
 
@@ -45,19 +58,8 @@ def _its_node_was_killed(history: History, failure: Failure) -> bool:
     message = failure.message
     if message is None or message.qos != 2:
         return False
-    nodes = {
-        each.broker
-        for each in history.connections
-        for at in message.sends
-        if each.client == message.publisher and each.accepted_at < at <= each.ended_at
-    }
-    return any(
-        each.kind == KILLED
-        and each.broker in nodes
-        and each.at < message.acknowledged_at
-        and each.ended_at > message.sent_at
-        for each in history.faults
-    )
+    nodes = _nodes_of(message, [each for each in history.connections if each.client == message.publisher])
+    return any(each.kind == KILLED and each.broker in nodes for each in _faults_meanwhile(history, message))
 
 
 def _it_was_under_way_as_its_session_ended(history: History, failure: Failure) -> bool:
@@ -119,20 +121,13 @@ def _its_publisher_moved(history: History, failure: Failure) -> bool:
         return False
     mine = [each for each in history.connections if each.client == message.publisher]
     return any(
-        _is_of_two_nodes(each, mine)
+        len(_nodes_of(each, mine)) > 1
         for each in history.messages
         if each.publisher == message.publisher
         and each.qos == message.qos == 2
         and each.packet_id == message.packet_id
         and each.number < message.number
     )
-
-
-def _is_of_two_nodes(message: Message, connections: list[Connection]) -> bool:
-    nodes = {
-        each.broker for each in connections for at in message.sends if each.accepted_at < at <= each.ended_at
-    }
-    return len(nodes) > 1
 
 
 GAPS = (
