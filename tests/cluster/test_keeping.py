@@ -172,21 +172,22 @@ async def test_who_has_applied_is_heard_while_as_many_batches_wait_as_may(nodes:
     assert keeper.counts["cluster_acknowledged_degraded"] == 0
 
 
-def others_of(nodes: Nodes, name: str) -> tuple[str, str]:
-    """Of three nodes: the one that takes over if this one dies, and the third."""
-    replica = nodes.ask(name, lambda keeper: keeper.node.members.replica(time.monotonic()))
+async def three_with_a_subscriber(nodes: Nodes) -> tuple[Broker, str, str]:
+    """Of three nodes the first, with a session of `a/#`; which takes over if it dies, and the third."""
+    await nodes.meet("one", "two", "three", suspect_s=1000.0)
+    replica = nodes.ask("one", lambda keeper: keeper.node.members.replica(time.monotonic()))
     names = {keeper.node.incarnation: name for name, keeper in nodes.keepers.items()}
     successor = names[replica]
-    return successor, next(each for each in nodes.keepers if each not in (name, successor))
+    third = next(each for each in nodes.keepers if each not in ("one", successor))
+    async with client(nodes.brokers["one"], "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two", "three"))
+    return nodes.brokers["one"], successor, third
 
 
 async def test_a_node_reads_the_copies_that_its_own_server_has(nodes: Nodes) -> None:
     """Of what it has not heard, from a node that is gone: a third one knows that it was."""
-    await nodes.meet("one", "two", "three", suspect_s=1000.0)
-    one, (successor, third) = nodes.brokers["one"], others_of(nodes, "one")
-    async with client(one, "ann") as ann:
-        await ann.subscribe("a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two", "three"))
+    one, successor, third = await three_with_a_subscriber(nodes)
     async with client(one, "bob") as bob:
         nodes.links.unheard.add(nodes.keepers[successor].node.incarnation)
         await bob.publish("a/1", b"x", qos=1)
@@ -199,11 +200,7 @@ async def test_a_node_reads_the_copies_that_its_own_server_has(nodes: Nodes) -> 
 
 async def test_a_copy_is_one_where_the_sessions_would_go_on(nodes: Nodes) -> None:
     """Another node that has applied a record keeps it for nobody."""
-    await nodes.meet("one", "two", "three", suspect_s=1000.0)
-    one, (successor, third) = nodes.brokers["one"], others_of(nodes, "one")
-    async with client(one, "ann") as ann:
-        await ann.subscribe("a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two", "three"))
+    one, successor, third = await three_with_a_subscriber(nodes)
     async with client(one, "bob") as bob:
         nodes.links.copying = False
         nodes.links.unheard.add(nodes.keepers[successor].node.incarnation)

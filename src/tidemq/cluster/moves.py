@@ -153,14 +153,15 @@ class Moves:
         """Does what can be done now."""
         self._settle_yields()
         self._answer_early(now)
+        others = [each for each in self._node.members.live(now) if each != self._node.incarnation]
         for client, coming in list(self._coming.items()):
-            self._try(client, coming, now)
+            self._try(client, coming, others, now)
         self._tell_done(now)
         self._release_handed(now)
         self._forget_shared(now)
         self._take_over_the_dead(now)
 
-    def _try(self, client: str, coming: Coming, now: float) -> None:
+    def _try(self, client: str, coming: Coming, others: Collection[int], now: float) -> None:
         if coming.taken or coming.leaving:
             return
         session = self._node.rows.sessions.get(client, None)
@@ -169,7 +170,7 @@ class Moves:
             del self._coming[client]  # its client has gone, maybe to the node that would be asked now
             return
         if session is None:
-            if self._is_unknown(client, coming, now):
+            if self._is_unknown(client, coming, others, now):
                 self._let_in[client] = now + LET_IN_S
                 self._finish(client, 0)
             return
@@ -185,12 +186,11 @@ class Moves:
         elif home == own or (self._is_yielded(client, coming, home, now)):
             self._take(client, coming, session)
 
-    def _is_unknown(self, client: str, coming: Coming, now: float) -> bool:
+    def _is_unknown(self, client: str, coming: Coming, others: Collection[int], now: float) -> bool:
         """Whether no other node has a session of a client that is unknown here, as a new one that nobody has
         heard of yet, one that is about to end, or one that ends with its connection. A node that does not
         answer is not waited for.
         """
-        others = [each for each in self._node.members.live(now) if each != self._node.incarnation]
         missing = [each for each in others if each not in coming.answers]
         if missing and now - coming.begun_at > POLL_S:
             self.counts["cluster_sessions_unanswered"] += 1
