@@ -29,6 +29,7 @@ PROBE = "soak-probe"
 SPANS_KEPT = 100
 DRIFT_MAX = 2.0  # times; and as much as a machine that is shared may add:
 DRIFT_SPARE_S = 0.02
+DRIFT_ROUNDS_MIN = 9  # a median of three in each third
 
 
 @dataclass
@@ -131,8 +132,13 @@ def in_a_trace() -> Properties:
 
 
 def drifting(p99_s: Sequence[float]) -> list[str]:
-    """A line when messages take longer in the last third of the rounds than in the first."""
-    third = max(1, len(p99_s) // 3)
+    """A line when messages take longer in the last third of the rounds than in the first. Of fewer than
+    DRIFT_ROUNDS_MIN nothing is said: the p99 of one round is its slowest few messages, and these are as
+    slow as whatever else the machine had to do.
+    """
+    if len(p99_s) < DRIFT_ROUNDS_MIN:
+        return []
+    third = len(p99_s) // 3
     first, last = statistics.median(p99_s[:third]), statistics.median(p99_s[-third:])
     if last <= first * DRIFT_MAX + DRIFT_SPARE_S:
         return []

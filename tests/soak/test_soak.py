@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from soak.growth import Sample, growing, left_behind
+from soak.onlookers import drifting
 from soak.run import soak
 
 CALM = Sample(rss=200 << 20, descriptors=90, threads=12, disk=20 << 20)
@@ -39,3 +40,13 @@ def test_what_stays_is_found() -> None:
         "live_sessions": (0, 1),
         "retained": (0, 2),
     }
+
+
+def test_messages_that_take_longer_and_longer_are_found() -> None:
+    rising = [0.05 * (1 + number) for number in range(9)]
+    assert [line.split()[:2] for line in drifting(rising)] == [["p99", "drifts:"]]
+
+
+def test_one_slow_round_is_no_drift() -> None:
+    assert drifting([0.06, 0.24]) == []
+    assert drifting([0.06] * 8 + [0.24]) == []
