@@ -89,6 +89,37 @@ def test_a_message_that_comes_twice_is_delivered_once(
 
 
 @BOTH
+@pytest.mark.parametrize("there", [True, False])
+def test_nothing_overtakes_what_the_old_home_adds(servers: Servers, reactors: int, there: bool) -> None:
+    """Until it is said that all has come, what waits is not sent; QoS 0 and what is in flight are."""
+    session = Session(servers, reactors, keep=2, doubles_s=30, older_may_come=True)
+    node = session.node
+    client = node.back("c") if there else None
+    clocks = [now() + 64 * number for number in range(6)]
+    session.come(*clocks[3:])
+    client = client or node.back("c")
+    connected(node).publish("t", b"at once", 0)
+    client.expect_message("t", b"at once", 0)
+    session.add(*clocks[:3])
+    client.ping()
+    assert node.count("messages_sent") == 1
+    node.access.all_came(session.queue)
+    expected = [b"kept 0", b"kept 1", *(b"%d" % clock for clock in clocks)]
+    assert taken(client, len(expected)) == expected
+    session.come(clocks[-1] + 64)
+    assert taken(client, 1) == [b"%d" % (clocks[-1] + 64)]
+    client.ping()
+    node.wait_until_empty()
+
+
+def test_all_may_have_come_for_a_session_that_has_gone(servers: Servers) -> None:
+    session = Session(servers, 1, doubles_s=30, older_may_come=True)
+    session.node.release("c")
+    session.node.access.all_came(session.queue)
+    connected(session.node).ping()
+
+
+@BOTH
 def test_what_the_old_home_has_taken_comes_as_rows_alone(servers: Servers, reactors: int) -> None:
     first, other = now(), now(reactor=1) + 640
     marks = [(ELSEWHERE, 0, first + 64), (ELSEWHERE, 1, other)]

@@ -15,6 +15,7 @@ from tidemq.cluster.links import Links
 from tidemq.cluster.moves import TAKE, Moves
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import Operation, Strike
+from tidemq.cluster.sessions import sessions_of
 from tidemq.cluster.snapshots import REJOINS, UNFINISHED
 from tidemq.cluster.stored_tables import FAMILY, tuple_layout
 from tidemq.errors import ClusterError
@@ -117,7 +118,7 @@ class Draining:
             self._none_left = self._seen == 0 and not self._told
             self.sessions_left = max(self._seen, len(self._told))
             self._looked_at, self._seen = now, 0
-            self._sessions = self._moves.sessions_of(self._node.incarnation)
+            self._sessions = sessions_of(self._node.rows, self._node.incarnation)
 
     def _tell(self, client: str, others: list[int], now: float) -> None:
         self._told[client] = now

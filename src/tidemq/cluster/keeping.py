@@ -516,14 +516,14 @@ class ClusterKeeper(Keeper):
         def act() -> str:
             if self.failure or self._left_operations:
                 raise StoreError("nothing can be stored now; try again when that works")
-            return self.membership.forget(who, time.monotonic(), self.moves.settled)
+            return self.membership.forget(who, time.monotonic(), self.moves.orphans.settled)
 
         return self.ask(act)
 
     def _look(self, now: float) -> None:
         joins = self._taker is not None or not self._serves
         degraded = self.promises.problem
-        self.survey.look(self.node, now, settled=self.moves.settled, joins=joins, degraded=degraded)
+        self.survey.look(self.node, now, settled=self.moves.orphans.settled, joins=joins, degraded=degraded)
 
     def _go_on(self) -> None:
         """Applies what other nodes did, says how it stands here, and answers what can be answered."""
@@ -544,7 +544,7 @@ class ClusterKeeper(Keeper):
             self._tell_engine()
             if self._serves and self.draining.is_member:
                 self.moves.advance(now)
-                self.shared.advance(self.moves.orphaned, now)
+                self.shared.advance(self.moves.orphans.mine, now)
             self._giver.tend(now)
             if self.draining.is_member:
                 self._take_snapshot(now)

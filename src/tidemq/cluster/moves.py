@@ -9,8 +9,11 @@ other nodes are asked first, which end or hand over what they have. Then:
 3. When all nodes know that messages for it go here, its old home forgets it (`done`, `gone`).
 
 Between 2 and 3 both may add one message, so that its removal is remembered (`Node.moving`), and the engine
-gives it to the client once (`queues/doubles.py`). Of a home that is not there nobody is asked; its sessions
-go to the next node in the ring, clients or not.
+gives it to the client once (`queues/doubles.py`). Until all that the old home has added is here, the engine
+sends nothing that waits: a message of before it may still come. Of a home that is not there nobody is asked;
+its sessions go to the next node in the ring, clients or not (`orphans.py`).
+
+What is decided for many sessions is one batch: a node may die that had fifty thousand.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -31,7 +34,8 @@ from tidemq.cluster.forms import decode, encode
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import next_in_ring
 from tidemq.cluster.node import Node
-from tidemq.cluster.operations import SESSION, Operation, Owner
+from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession
+from tidemq.cluster.orphans import TOOK, Orphans
 from tidemq.cluster.rows import Session
 from tidemq.cluster.sessions import connect
 from tidemq.cluster.vectors import Vector, covers
@@ -44,14 +48,14 @@ if TYPE_CHECKING:
 
 ASK, YIELD, DONE, GONE = "ask", "yield", "done", "gone"
 TAKE = "take"  # a node that leaves would have another take a session
-TOOK = "took"  # all know where messages for a dead node's sessions go
 KINDS = (ASK, YIELD, DONE, GONE, TAKE, TOOK)
 AGAIN_S = 0.5  # without an answer
 LINGER_S = 0.5  # what has come for a session by then is in its queue
 RETURN_S = 5.0  # that a session which was handed over is waited for, where its client is back
 DOUBLES_S = 30.0  # and twice `cluster_suspect_s`: longer than its old home takes messages for it
-FIRST_S = 5.0  # after the start, until a member that was never heard counts as dead
-TAKEN_AT_ONCE = 64  # sessions of a dead node, between two pieces of work
+BEGUN_AT_ONCE = 64  # epochs in a batch, between two pieces of work
+LOOKS_AT_ONCE = 1024  # at clients that wait
+TELL_S = 0.02  # between two looks at sessions that have come
 POLL_S = 1.0  # in which nodes say whether they have a session
 LET_IN_S = 0.1  # until the engine has the session of a client that was let in
 SERVER_UNAVAILABLE = 0x88
@@ -70,12 +74,32 @@ class Coming:
     polled_at: float = 0.0
     stays: bool = False  # it comes here, with its client or without
     waiting: list[Future[int]] = field(default_factory=list)
-    asked: int = 0  # the node that was asked for it
+    asked: int = 0  # the home that was asked for it
     asked_at: float = 0.0
     yielded: Vector | None = None  # what that had done when it handed the session over
     marks: list[tuple[int, int, int]] = field(default_factory=list)  # and which messages it had taken
     leaving: bool = False  # the engine still has what is left of it from before
     taken: bool = False  # the engine is about to have it
+
+
+@dataclass(slots=True)
+class Come:
+    """A session that has come, and whose old home does not know yet that it may forget it."""
+
+    home: int
+    announced: int  # as of `Links.announce`: then all know that it is here; 0: they do
+    told_at: float = 0.0
+    gone: Vector | None = None  # it has forgotten it: all that it did has come when this is applied
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A session whose epoch, or whose end, is in the next batch."""
+
+    coming: Coming
+    operation: Operation
+    asked: bool = True  # its home has handed it over
+    adopts: bool = False  # the engine is to have it
 
 
 class Moves:
@@ -105,36 +129,40 @@ class Moves:
         self._coming: dict[str, Coming] = {}
         self._askers: dict[str, set[int]] = {}  # of sessions that are about to be handed over
         self._handed: dict[str, float] = {}  # sessions that were, and when; they take messages until released
+        self._changed: deque[str] = deque()  # clients for whom something has come
+        self._round: Iterator[str] = iter(())  # and all that wait, looked at one after the other
+        self._begun: dict[str, Begun] = {}  # by client
+        self._left: list[tuple[str, int, set[int]]] = []  # to be handed over: its next place, who asked
         self._yields: list[tuple[int, int, str]] = []  # record that must be durable, whom to tell, client
-        self._announced: list[tuple[int, int, str]] = []  # number, the old home, client
-        self._telling: dict[str, tuple[int, float]] = {}  # old homes that do not know yet, and when told
+        self._come: dict[str, Come] = {}
+        self._told_at = now
         self._let_in: dict[str, float] = {}  # clients without a session before, until then
         self._early: dict[tuple[str, int], None] = {}  # questions about such, and who asks
-        self._lingering: dict[str, float] = {}  # sessions that were handed over, until then
+        self._lingering: dict[str, tuple[float, int]] = {}  # sessions to forget, from when on, for whom
+        self._owing: dict[str, int] = {}  # those that are about to be forgotten, and whom to tell
         self._shared_until: dict[str, float] = {}  # sessions that came, while others may add to them
-        self._orphans: dict[int, Iterator[str]] = {}  # sessions of dead nodes, by node
-        self._settled: set[int] = set()  # dead nodes that have none any more
-        self._took: dict[int, int] = {}  # those whose sessions came here: when all know, by `announce`
-        self._told: set[int] = set()  # those of which another node says that all know where its sessions are
-        self._looked_at = now
-        self.orphaned: list[int] = []  # dead nodes whose sessions and queues are this node's to take
+        self._sharing: deque[tuple[float, str]] = deque()  # the same in the order of time
+        self.orphans = Orphans(
+            node,
+            links,
+            self._bring,
+            lambda: any(each.taken and not each.asked for each in self._coming.values()),
+            lambda: any(each.leaving for each in self._coming.values()),
+            now,
+        )
         self.keeps_none = False  # this node leaves, and takes no sessions
         self.counts: Counter[str] = Counter()
 
     @property
     def is_quiet(self) -> bool:
         """Whether none is on its way, nor one here that was handed over."""
-        return not (self.is_waiting or self._handed or self._telling)
+        return not (self.is_waiting or self._handed)
 
     @property
     def is_waiting(self) -> bool:
         """Whether a session is on its way."""
-        return bool(self._coming or self._askers or self._yields or self._announced or self._early)
-
-    @property
-    def settled(self) -> Collection[int]:
-        """Dead nodes whose sessions are all elsewhere by now."""
-        return self._settled
+        ours = self._coming or self._come
+        return bool(ours or self._askers or self._left or self._yields or self._early)
 
     @property
     def _doubles_s(self) -> float:
@@ -148,18 +176,37 @@ class Moves:
         coming = self._coming.setdefault(client, Coming(time.monotonic()))
         coming.clean = clean
         coming.waiting.append(answer)
+        self._changed.append(client)
 
     def advance(self, now: float) -> None:
         """Does what can be done now."""
+        self._hand_over_all()
         self._settle_yields()
         self._answer_early(now)
         others = [each for each in self._node.members.live(now) if each != self._node.incarnation]
-        for client, coming in list(self._coming.items()):
-            self._try(client, coming, others, now)
-        self._tell_done(now)
+        self._begun = {}
+        for client in self._due():
+            coming = self._coming.get(client)
+            if coming is not None and client not in self._begun:
+                self._try(client, coming, others, now)
+        self._begin_all()
+        if now - self._told_at > TELL_S:
+            self._told_at = now
+            self._tell_done(now)
         self._release_handed(now)
         self._forget_shared(now)
-        self._take_over_the_dead(now)
+        self.orphans.advance(now)
+
+    def _due(self) -> Iterator[str]:
+        """Clients for whom something has come, then others that wait, as many as are looked at at once."""
+        for _ in range(LOOKS_AT_ONCE):
+            if len(self._begun) >= BEGUN_AT_ONCE:
+                return
+            client = self._changed.popleft() if self._changed else next(self._round, None)
+            if client is None:
+                self._round = iter(list(self._coming))
+                return
+            yield client
 
     def _try(self, client: str, coming: Coming, others: Collection[int], now: float) -> None:
         if coming.taken or coming.leaving:
@@ -169,6 +216,8 @@ class Moves:
         if asks and not coming.stays and coming.waiting and all(each.cancelled() for each in coming.waiting):
             del self._coming[client]  # its client has gone, maybe to the node that would be asked now
             return
+        if session is None and self._conversion.epoch(client) is not None:
+            return  # it has ended elsewhere: the engine still has what is left of it
         if session is None:
             if self._is_unknown(client, coming, others, now):
                 self._let_in[client] = now + LET_IN_S
@@ -180,9 +229,10 @@ class Moves:
         if home == own and (self._conversion.epoch(client) is not None or client in self._handed):
             if self._handed.pop(client, None) is not None:  # nobody has come for it
                 self._share(client, self._doubles_s)
-            if not coming.clean:
-                self._begin_epoch(session, asked=True)
-            self._finish(client, 0)
+            if coming.clean:
+                self._finish(client, 0)
+            else:
+                self._begun[client] = Begun(coming, self._new_epoch(session, asked=True))
         elif home == own or (self._is_yielded(client, coming, home, now)):
             self._take(client, coming, session)
 
@@ -215,11 +265,9 @@ class Moves:
             self._links.send(home, ASK, client.encode())
         return coming.yielded is not None and covers(self._node.rows.vector, coming.yielded)
 
-    def _begin_epoch(self, session: Session, *, asked: bool) -> None:
+    def _new_epoch(self, session: Session, *, asked: bool) -> PutSession:
         row = replace(session.row, epoch=self._node.stamp(), home=self._node.incarnation)
-        begun = connect(self._node.rows, row, clean=False, asked=asked)
-        self._conversion.begin_epoch(row.client, row.epoch)
-        self._write([begun])
+        return connect(self._node.rows, row, clean=False, asked=asked)
 
     def _take(self, client: str, coming: Coming, session: Session) -> None:
         if self._conversion.epoch(client) is not None:
@@ -227,20 +275,35 @@ class Moves:
             self._release(client)
             return
         if coming.clean:
-            self._write([ops.EndSession(client, session.row.epoch)])
-            self._finish(client, 0)
+            self._begun[client] = Begun(coming, ops.EndSession(client, session.row.epoch))
             return
         asked = coming.yielded is not None or session.row.home == self._node.incarnation
-        self._begin_epoch(session, asked=asked)
+        epoch = self._new_epoch(session, asked=asked)
+        self._begun[client] = Begun(coming, epoch, asked=asked, adopts=True)
+
+    def _begin_all(self) -> None:
+        """One batch for all whose time has come; then the engine has them, or hears that it may go on."""
+        if not self._begun:
+            return
+        self._write([each.operation for each in self._begun.values()])
+        for client, each in self._begun.items():
+            if isinstance(each.operation, PutSession):
+                self._conversion.begin_epoch(client, each.operation.epoch)
+            if each.adopts:
+                self._bring_in(client, each.coming, asked=each.asked)
+            else:
+                self._finish(client, 0)
+
+    def _bring_in(self, client: str, coming: Coming, *, asked: bool) -> None:
         self.counts["cluster_sessions_taken" if asked else "cluster_sessions_taken_over"] += 1
         if coming.yielded is not None:
             self._share(client, self._doubles_s)
         coming.taken = True
-        if not self._adopt(client, coming.marks, crashed=not asked):
+        if not self._adopt(client, coming, crashed=not asked):
             self._finish(client, SERVER_UNAVAILABLE)
 
-    def _adopt(self, client: str, marks: list[tuple[int, int, int]], *, crashed: bool) -> bool:
-        """Gives the engine what the store has of a session. `marks`: what its old home has taken."""
+    def _adopt(self, client: str, coming: Coming, *, crashed: bool) -> bool:
+        """Gives the engine what the store has of a session."""
         rows, store, key = self._node.rows, self._store, client.encode()
         session, value = rows.sessions.get(client, None), store.get("session", key)
         if session is None or value is None:
@@ -250,7 +313,7 @@ class Moves:
         subscriptions = store.get_many("subscription", [prefix + each for each in filters])
         inflight = sorted(store.scan("queue", value[:8] + bytes([IN_FLIGHT])), key=lambda row: row[1][14:22])
         payloads = store.get_many("payload", [row[9:] for row, _ in inflight])
-        idle, recent = self._idle(value[:8], marks)
+        idle, recent = self._idle(value[:8], coming.marks)
         unreadable = self._access.adopt(
             key,
             value,
@@ -261,8 +324,9 @@ class Moves:
             next_place=session.row.next_sequence,
             crashed=crashed,
             doubles_s=self._doubles_s,
-            taken=marks,
+            taken=coming.marks,
             recent=recent,
+            older_may_come=coming.yielded is not None,
         )
         for family, row_key in unreadable:
             _log.error("a session cannot be taken: its row in %s cannot be read: %s", family, row_key.hex())
@@ -297,8 +361,8 @@ class Moves:
             coming.taken, coming.leaving = False, True
             self._release(client)
             return
-        if coming is not None and coming.asked and coming.yielded is not None:
-            self._announced.append((self._links.announce(), coming.asked, client))
+        if coming is not None and coming.yielded is not None:
+            self._come[client] = Come(coming.asked, self._links.announce())
         session = self._node.rows.sessions.get(client, None)
         if coming is not None and session is not None and session.row.home != self._node.incarnation:
             coming.taken = False  # another node has taken it meanwhile
@@ -324,7 +388,7 @@ class Moves:
             self._hand_over(body.decode(errors="replace"), source)
             return
         if kind == TOOK:
-            self._told.add(decode("Q", body)[0])
+            self.orphans.hear_took(body)
             return
         if kind == TAKE:
             if not self.keeps_none:
@@ -333,13 +397,19 @@ class Moves:
         if kind == YIELD:
             self._hear_yield(source, body)
             return
+        if kind == GONE:
+            client, vector = decode("text vector", body)
+            if client in self._come and self._come[client].home == source:
+                self._come[client].gone = vector
+            return
         client = body.decode(errors="replace")
-        if kind == DONE and client in self._handed:
-            self._lingering.setdefault(client, time.monotonic() + LINGER_S)
-        elif kind == DONE:
-            self._links.send(source, GONE, body)
-        elif kind == GONE and self._telling.get(client, (0, 0.0))[0] == source:
-            del self._telling[client]
+        if client in self._handed:
+            self._lingering.setdefault(client, (time.monotonic() + LINGER_S, source))
+        else:
+            self._tell_gone(client, source)
+
+    def _tell_gone(self, client: str, to: int) -> None:
+        self._links.send(to, GONE, encode("text vector", client, self._node.rows.vector))
 
     def _hear_yield(self, source: int, body: bytes) -> None:
         client, vector, flat = decode("text vector Q*", body)
@@ -348,6 +418,7 @@ class Moves:
         coming = self._coming.get(client)
         if coming is not None:
             coming.answers[source] = vector
+            self._changed.append(client)
         if coming is not None and coming.asked == source:
             coming.yielded = vector
             coming.marks = list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
@@ -394,9 +465,26 @@ class Moves:
         if here and epoch is not None and session is not None and session.row.epoch == epoch:
             self._handed[client] = time.monotonic()
             self._share(client, inf)
-            self._write([replace(session.row, next_sequence=place, received=())])
             self.counts["cluster_sessions_handed_over"] += 1
-        self._yields += [(self._node.last, asker, client) for asker in askers]
+            self._left.append((client, place, askers))
+        else:
+            self._yields += [(self._node.last, asker, client) for asker in askers]
+
+    def _hand_over_all(self) -> None:
+        """One batch for all that have been handed over since the last."""
+        if not self._left:
+            return
+        rows: list[Operation] = []
+        for client, place, _ in self._left:
+            session = self._node.rows.sessions.get(client, None)
+            if session is not None and session.row.epoch == self._conversion.epoch(client):
+                rows.append(replace(session.row, next_sequence=place, received=()))
+        if rows:
+            self._write(rows)
+        self._yields += [
+            (self._node.last, asker, client) for client, _, askers in self._left for asker in askers
+        ]
+        self._left.clear()
 
     def _release(self, client: str) -> None:
         """Has the engine forget a session; then `left` is called."""
@@ -406,11 +494,15 @@ class Moves:
     def _forgotten(self, client: str, coming: Coming | None) -> None:
         self._handed.pop(client, None)
         self._lingering.pop(client, None)
+        waits = self._owing.pop(client, None)
+        if waits is not None:
+            self._tell_gone(client, waits)
         self._node.moving.discard(client)
         self._shared_until.pop(client, None)
         self._conversion.forget_session(client)
         if coming is not None:
             coming.leaving = False
+            self._changed.append(client)
 
     def moved(self, client: str) -> None:
         """A record of another node says that the session is at home there, or has ended."""
@@ -425,104 +517,58 @@ class Moves:
             self._release(client)
 
     def _settle_yields(self) -> None:
-        durable, vector = self._node.durable, self._node.rows.vector
-        for owed in [each for each in self._yields if each[0] <= durable]:
-            self._yields.remove(owed)
-            marks = list(itertools.chain.from_iterable(self._links.taken_so_far()))
-            self._links.send(owed[1], YIELD, encode("text vector Q*", owed[2], vector, marks))
+        durable = self._node.durable
+        settled = [each for each in self._yields if each[0] <= durable]
+        if not settled:
+            return
+        self._yields = [each for each in self._yields if each[0] > durable]
+        vector = self._node.rows.vector
+        marks = list(itertools.chain.from_iterable(self._links.taken_so_far()))
+        for _, asker, client in settled:
+            self._links.send(asker, YIELD, encode("text vector Q*", client, vector, marks))
 
     def _tell_done(self, now: float) -> None:
         """Tells old homes that they may forget sessions, until they have."""
-        for owed in [each for each in self._announced if self._links.is_announced(each[0])]:
-            self._announced.remove(owed)
-            self._telling[owed[2]] = owed[1], 0.0
-        for client, (home, told_at) in list(self._telling.items()):
-            if not self._node.members.is_live(home, now):
-                del self._telling[client]  # it learns by the log that the session is here
-            elif now - told_at > AGAIN_S:
-                self._telling[client] = home, now
-                self._links.send(home, DONE, client.encode())
+        vector = self._node.rows.vector
+        for client, come in list(self._come.items()):
+            if come.announced and self._links.is_announced(come.announced):
+                come.announced = 0
+            if come.gone is not None and covers(vector, come.gone):
+                self._end_coming(client)
+            elif not self._node.members.is_live(come.home, now):
+                self._end_coming(client)  # it learns by the log that the session is here
+            elif not come.announced and come.gone is None and now - come.told_at > AGAIN_S:
+                come.told_at = now
+                self._links.send(come.home, DONE, client.encode())
+
+    def _end_coming(self, client: str) -> None:
+        """All is here that its old home had for it, or ever will be."""
+        del self._come[client]
+        number = self._conversion.number(Owner(SESSION, client))
+        if number:
+            self._access.all_came(number)
 
     def _release_handed(self, now: float) -> None:
-        for client in [client for client, until in self._lingering.items() if now >= until]:
-            del self._lingering[client]
+        """One that has come itself a moment ago stays until all that it got before is here."""
+        due = itertools.takewhile(lambda each: each[1][0] <= now, self._lingering.items())
+        for client in [client for client, _ in due if client not in self._come]:
+            self._owing[client] = self._lingering.pop(client)[1]
             self._release(client)
 
     def _share(self, client: str, for_s: float) -> None:
         """For so long another node may add the same messages for this session."""
         self._node.moving.add(client)
-        self._shared_until[client] = time.monotonic() + for_s
+        until = self._shared_until[client] = time.monotonic() + for_s
+        if for_s != inf:
+            self._sharing.append((until, client))
 
     def _forget_shared(self, now: float) -> None:
-        for client in [client for client, until in self._shared_until.items() if now >= until]:
-            del self._shared_until[client]
-            self._node.moving.discard(client)
-
-    # --- nodes that are dead -----------------------------------------------------------------------
-
-    def _dead(self, now: float) -> list[int]:
-        members = self._node.members
-        silent = [each for each in members.incarnations if not members.is_live(each, now)]
-        heard = {member.beat.incarnation for member in members.known()}
-        dead = [each for each in silent if each in heard or now - self._begun_at > FIRST_S]
-        return dead + [each for each, _, _ in self._node.rows.struck.all()]
-
-    def _take_over_the_dead(self, now: float) -> None:
-        """Some of the sessions of each whose next in the ring this node is."""
-        dead, live = self._dead(now), self._node.members.live(now)
-        for each in [each for each in self._orphans if each not in dead]:
-            del self._orphans[each]
-        self._settled.intersection_update(dead)
-        self._told.intersection_update(dead)
-        self._took = {each: number for each, number in self._took.items() if each in dead}
-        self.orphaned = [each for each in dead if next_in_ring(live, each) == self._node.incarnation]
-        for each in self.orphaned:
-            if each not in self._settled:
-                self._take_over(each)
-        if now - self._looked_at > AGAIN_S:
-            self._looked_at = now
-            if any(each.leaving for each in self._coming.values()):
-                # a session does not leave while its client is owed an answer, which a dead node owes us
-                for each in dead:
-                    self._links.refuse(each)
-            self._settle([each for each in dead if each not in self._settled])
-            for each in self._settled.intersection(self.orphaned):
-                self._links.broadcast(TOOK, encode("Q", each))  # again and again: it may be lost
-
-    def _take_over(self, dead: int) -> None:
-        orphans = self._orphans.get(dead)
-        if orphans is None:
-            found = self.sessions_of(dead)
-            first = list(itertools.islice(found, 1))
-            if first:
-                _log.warning("node %016x is not there: its sessions go on here", dead)
-            orphans = self._orphans[dead] = itertools.chain(first, found)
-        for client in itertools.islice(orphans, TAKEN_AT_ONCE):
-            self._bring(client)
+        while self._sharing and self._sharing[0][0] <= now:
+            until, client = self._sharing.popleft()
+            if self._shared_until.get(client) == until:
+                del self._shared_until[client]
+                self._node.moving.discard(client)
 
     def _bring(self, client: str) -> None:
         self._coming.setdefault(client, Coming(time.monotonic())).stays = True
-
-    def _settle(self, dead: list[int]) -> None:
-        """Nobody waits for a dead node any more when the last of its sessions is at home elsewhere, and this
-        node knows what its new home wants. Until then what is published waits for the dead one, and is then
-        refused.
-        """
-        for each in dead:
-            if next(self.sessions_of(each), None) is None and (each in self._told or self._has_told(each)):
-                self._settled.add(each)
-                self._links.taken_over(each)
-                if self._node.rows.struck.get(each, None) is None:
-                    _log.warning("nobody waits for node %016x: its sessions are elsewhere", each)
-
-    def _has_told(self, dead: int) -> bool:
-        """Whether all nodes know that what the dead one wanted goes here now."""
-        if dead not in self.orphaned or any(each.taken and not each.asked for each in self._coming.values()):
-            return False
-        if dead not in self._took:
-            self._took[dead] = self._links.announce()
-        return self._links.is_announced(self._took[dead])
-
-    def sessions_of(self, home: int) -> Iterator[str]:
-        """Clients whose sessions are at home there."""
-        return (client for client, _, session in self._node.rows.sessions.all() if session.row.home == home)
+        self._changed.append(client)

@@ -1,7 +1,8 @@
-"""What CONNECT does to a client's session."""
+"""Sessions of clients: what CONNECT does to one, and where they are at home."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tidemq.cluster.operations import SESSION, Flight, Owner, PutSession
@@ -32,3 +33,8 @@ def connect(rows: Rows, wish: PutSession, *, clean: bool, asked: bool) -> PutSes
         received=before.row.received,
         flights=flights,
     )
+
+
+def sessions_of(rows: Rows, home: int) -> Iterator[str]:
+    """Clients whose sessions are at home there. Looks at all sessions."""
+    return (client for client, _, session in rows.sessions.all() if session.row.home == home)

@@ -141,7 +141,6 @@ GAPS = (
         _its_session_ended,
     ),
     Gap("**UNSUBSCRIBE soon after a session has moved**", ("stray", "quality"), _its_session_moved),
-    Gap("**Order while a session moves**", ("disorder",), _its_session_moved),
     # it is a split: sessions are served on both sides
     Gap(
         "**A node whose process stands still**",

@@ -28,6 +28,7 @@ from cython.cimports.tidemq.engine.link.timers import time_connection
 from cython.cimports.tidemq.engine.state.client import Connection, Session
 from cython.cimports.tidemq.engine.state.handles import handle_of
 from cython.cimports.tidemq.engine.state.mail import MAIL_MOVED, Mail
+from cython.cimports.tidemq.engine.state.queue import StoredQueue
 
 _AWAY = cython.declare(cython.uint, 256)  # messages in a row that make it move; doubled by each move before
 _MOVES_MAX = cython.declare(cython.int, 8)
@@ -54,7 +55,8 @@ def _may_move(r, c):
         return False
     if s.outbox.head != s.outbox.tail or s.backlogs != cython.NULL:
         return False
-    if s.stored != cython.NULL and (s.stored.waiting or s.stored.reading or s.stored.offered):
+    q: cython.pointer[StoredQueue] = s.stored
+    if q != cython.NULL and (q.waiting or q.reading or q.offered or q.older_may_come):
         return False
     if c.owed == 0 and is_owed(r, s):
         return False  # what an earlier connection is owed names this reactor

@@ -66,6 +66,7 @@ from cython.cimports.tidemq.engine.state.arrival import Arrival
 from cython.cimports.tidemq.engine.state.mail import (
     MAIL_ADDED,
     MAIL_ADOPT,
+    MAIL_ALL_CAME,
     MAIL_ANSWER_SESSION,
     MAIL_EXPIRED,
     MAIL_GIVE,
@@ -373,6 +374,7 @@ class StoreAccess:
         doubles_s: float = 0,
         taken=(),
         recent=(),
+        older_may_come: bool = False,
     ) -> list:
         """A stored session arrives, with the rows that this store has of it by now: its own ``value``; key
         and value of its ``subscriptions``; keys of ``received``; key, value and payload of rows ``inflight``,
@@ -383,6 +385,8 @@ class StoreAccess:
         For ``doubles_s`` messages may come twice, by their publishers' nodes and as rows of its old home: its
         client gets them once. Those that the old home has ``taken`` (as of ``NodeAccess.taken_so_far``) come
         as rows alone; of those among the ``idle`` rows whose messages may still come, ``recent`` has the ids.
+        ``older_may_come``: rows that the old home has added, or adds, may come after messages that were
+        published later. So nothing that waits is sent until `all_came` is called.
 
         Returns family and key of rows that cannot be read, or are not this session's; then nothing of it is
         taken. Else ``StoreWork.arrived`` says when all of it is here. UsageError where ``idle`` or
@@ -403,11 +407,23 @@ class StoreAccess:
         arrival.bytes = size
         arrival.oldest = oldest
         arrival.doubtful = crashed
+        arrival.older_may_come = older_may_come
         expect_doubles(arrival, cython.cast(int64_t, doubles_s * 1000), taken, recent)
         mail: Mail = new_mail(MAIL_ADOPT)
         mail.pointer = arrival
         post_directly(reactor_for(common, client_id), cython.address(mail))
         return unreadable
+
+    def all_came(self, queue: int) -> None:
+        """What waits in the queue of a session that has arrived is sent from now on, in the order of ids. All
+        rows that go before are here and were named by `note_added`.
+        """
+        self._check_running()
+        reactor: cython.int = self._owner_of(queue)
+        if reactor >= 0:
+            mail: Mail = new_mail(MAIL_ALL_CAME)
+            mail.number = queue
+            post_directly(self.engine.common.reactors[reactor], cython.address(mail))
 
     def note_added(self, queue: int, ids, sizes) -> None:
         """Idle rows of a queue of this engine have come into the store without it: their messages' ids, 16

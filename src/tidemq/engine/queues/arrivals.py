@@ -191,6 +191,7 @@ def begin_arrival(r, arrival):
     s.stored.waiting = arrival.waiting
     s.stored.bytes = arrival.bytes
     s.stored.oldest = arrival.oldest
+    s.stored.older_may_come = arrival.older_may_come
     if arrival.doubles_ms:
         begin_doubles(r, s, arrival)
     if arrival.doubtful:

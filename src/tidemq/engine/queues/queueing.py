@@ -249,6 +249,7 @@ def goes_to_store(r, s, id):
     window: cython.bint = (
         s.connection != cython.NULL
         and not s.connection.doomed
+        and not q.older_may_come
         and q.waiting == 0
         and s.outbox.waiting < r.common.limits.queue_window_messages
         and s.outbox.bytes <= r.common.limits.output_high_bytes
@@ -332,7 +333,7 @@ def request_rows(r, s):
     """Asks for the next window when less than half of one is left and the client is there to take it."""
     q: cython.pointer[StoredQueue] = s.stored
     window: uint32_t = r.common.limits.queue_window_messages
-    if q == cython.NULL or q.waiting == 0 or q.reading or r.stopping:
+    if q == cython.NULL or q.waiting == 0 or q.reading or q.older_may_come or r.stopping:
         return
     if s.connection == cython.NULL and s.group == 0:
         return

@@ -52,5 +52,6 @@ cdef cppclass Arrival:
     vector[Taken] taken
     vector[MessageId] recent     # of idle rows: their messages may come once more
     bool doubtful                # what waits may have been sent
+    bool older_may_come          # rows of messages that go before what waits or comes here
     Session* session             # in the registry, but nobody's yet; NULL: not even that
     size_t subscribed, entered   # so many subscriptions and entries are installed

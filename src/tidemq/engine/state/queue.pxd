@@ -66,3 +66,4 @@ cdef struct StoredQueue:
     uint64_t severed             # the connection that was ended because the store failed; 0: none was
     Doubles* doubles             # NULL: nothing comes twice
     bool reading                 # a window is on its way from the store
+    bool older_may_come          # from elsewhere, as rows: nothing that waits is sent before

@@ -56,6 +56,7 @@ from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.state.mail import (
     MAIL_ADDED,
     MAIL_ADOPT,
+    MAIL_ALL_CAME,
     MAIL_ANSWER_AUTH,
     MAIL_ANSWER_CONNECT,
     MAIL_ANSWER_HELD,
@@ -176,10 +177,11 @@ def _take_topic_rules(r, mail):
 
 
 def _take_rows(r, mail):
-    """Rows that the store found for a queue, which may be gone by now."""
+    """Rows that the store found for a queue, which may be gone by now, or that all have been found."""
     rows: cython.pointer[StoredRows] = cython.cast(cython.pointer[StoredRows], mail.pointer)
     if not r.sessions.count(mail.number) or r.sessions[mail.number].stored == cython.NULL:
-        free_rows(r, rows)
+        if rows != cython.NULL:
+            free_rows(r, rows)
         return
     s: cython.pointer[Session] = r.sessions[mail.number]
     if mail.kind == MAIL_EXPIRED:
@@ -188,7 +190,9 @@ def _take_rows(r, mail):
     if mail.kind == MAIL_REMOVED:
         forget_rows(r, s, rows)
         return
-    if mail.kind == MAIL_ADDED:
+    if mail.kind == MAIL_ALL_CAME:
+        s.stored.older_may_come = False
+    elif mail.kind == MAIL_ADDED:
         note_added(r, s, rows)
     elif mail.kind == MAIL_TAKEN:
         note_taken(r, s, rows)
@@ -285,7 +289,7 @@ def handle_mail(r, mail):
     elif kind == MAIL_FAILED:
         holds(mail.number > r.failures, b"postman: failures of the store are counted upwards")
         r.failures = mail.number
-    elif kind in (MAIL_ROWS, MAIL_EXPIRED, MAIL_REMOVED, MAIL_ADDED, MAIL_TAKEN):
+    elif kind in (MAIL_ROWS, MAIL_EXPIRED, MAIL_REMOVED, MAIL_ADDED, MAIL_TAKEN, MAIL_ALL_CAME):
         _take_rows(r, mail)
     elif kind == MAIL_RELEASE:
         release_session(r, mail.letter.text, mail.reason != 0)

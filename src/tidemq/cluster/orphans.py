@@ -1,0 +1,117 @@
+"""Sessions of nodes that are dead: they go to the next node in the ring; on the keeper's thread."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Collection, Iterator
+
+from tidemq.cluster.forms import decode, encode
+from tidemq.cluster.links import Links
+from tidemq.cluster.members import next_in_ring
+from tidemq.cluster.node import Node
+from tidemq.cluster.sessions import sessions_of
+
+TOOK = "took"  # all know where messages for a dead node's sessions go
+FIRST_S = 5.0  # after the start, until a member that was never heard counts as dead
+TAKEN_AT_ONCE = 64  # sessions of a dead node, between two pieces of work
+LOOK_S = 0.5  # between two looks whether any is left
+
+_log = logging.getLogger("tidemq.cluster")
+
+
+class Orphans:
+    """`bring`: a session is to come here. `brings`: whether one is on its way that nobody was asked for.
+    `leaves`: whether one waits until the engine has forgotten what is left of it.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        links: Links,
+        bring: Callable[[str], None],
+        brings: Callable[[], bool],
+        leaves: Callable[[], bool],
+        now: float,
+    ) -> None:
+        self._node = node
+        self._links = links
+        self._bring = bring
+        self._brings = brings
+        self._leaves = leaves
+        self._begun_at = self._looked_at = now
+        self._waiting: dict[int, Iterator[str]] = {}  # clients, by dead node
+        self._settled: set[int] = set()  # dead nodes that have none any more
+        self._took: dict[int, int] = {}  # those whose sessions came here: when all know, by `announce`
+        self._told: set[int] = set()  # those of which another node says that all know where its sessions are
+        self.mine: list[int] = []  # dead nodes whose sessions and queues are this node's to take
+
+    @property
+    def settled(self) -> Collection[int]:
+        """Dead nodes whose sessions are all elsewhere by now."""
+        return self._settled
+
+    def hear_took(self, body: bytes) -> None:
+        """Another node has taken a dead one's; ClusterError where that is no message."""
+        self._told.add(decode("Q", body)[0])
+
+    def advance(self, now: float) -> None:
+        """Brings some of the sessions of each whose next in the ring this node is."""
+        dead, live = self._dead(now), self._node.members.live(now)
+        for each in [each for each in self._waiting if each not in dead]:
+            del self._waiting[each]
+        self._settled.intersection_update(dead)
+        self._told.intersection_update(dead)
+        self._took = {each: number for each, number in self._took.items() if each in dead}
+        self.mine = [each for each in dead if next_in_ring(live, each) == self._node.incarnation]
+        for each in self.mine:
+            if each not in self._settled:
+                self._take_over(each)
+        if now - self._looked_at > LOOK_S:
+            self._looked_at = now
+            if self._leaves():
+                # a session does not leave while its client is owed an answer, which a dead node owes us
+                for each in dead:
+                    self._links.refuse(each)
+            self._settle([each for each in dead if each not in self._settled])
+            for each in self._settled.intersection(self.mine):
+                self._links.broadcast(TOOK, encode("Q", each))  # again and again: it may be lost
+
+    def _dead(self, now: float) -> list[int]:
+        members = self._node.members
+        silent = [each for each in members.incarnations if not members.is_live(each, now)]
+        heard = {member.beat.incarnation for member in members.known()}
+        dead = [each for each in silent if each in heard or now - self._begun_at > FIRST_S]
+        return dead + [each for each, _, _ in self._node.rows.struck.all()]
+
+    def _take_over(self, dead: int) -> None:
+        waiting = self._waiting.get(dead)
+        if waiting is None:
+            found = sessions_of(self._node.rows, dead)
+            first = list(itertools.islice(found, 1))
+            if first:
+                _log.warning("node %016x is not there: its sessions go on here", dead)
+            waiting = self._waiting[dead] = itertools.chain(first, found)
+        for client in itertools.islice(waiting, TAKEN_AT_ONCE):
+            self._bring(client)
+
+    def _settle(self, dead: list[int]) -> None:
+        """Nobody waits for a dead node any more when the last of its sessions is at home elsewhere, and this
+        node knows what its new home wants. Until then what is published waits for the dead one, and is then
+        refused.
+        """
+        for each in dead:
+            left = next(sessions_of(self._node.rows, each), None)
+            if left is None and (each in self._told or self._has_told(each)):
+                self._settled.add(each)
+                self._links.taken_over(each)
+                if self._node.rows.struck.get(each, None) is None:
+                    _log.warning("nobody waits for node %016x: its sessions are elsewhere", each)
+
+    def _has_told(self, dead: int) -> bool:
+        """Whether all nodes know that what the dead one wanted goes here now."""
+        if dead not in self.mine or self._brings():
+            return False
+        if dead not in self._took:
+            self._took[dead] = self._links.announce()
+        return self._links.is_announced(self._took[dead])

@@ -1,0 +1,173 @@
+"""Sessions that go from node to node: their messages in order, and nothing of one that has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster.test_keeping import Nodes, client
+from cluster.test_unknown_sessions import at, is_present
+from waiting import WAIT_S, until
+
+from tidemq.client import Client
+from tidemq.cluster.exchange import RECORDS
+from tidemq.cluster.moves import DONE, Moves
+
+MANY = 200
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
+    async with AsyncExitStack() as stack:
+        yield Nodes(tmp_path, stack)
+
+
+async def payloads(receiver: Client, count: int) -> list[bytes]:
+    """Of the next so many messages."""
+    async with asyncio.timeout(WAIT_S):
+        return [(await anext(receiver.messages)).payload for _ in range(count)]
+
+
+def moves_of(nodes: Nodes, node: str) -> Moves:
+    return nodes.keepers[node].moves
+
+
+async def test_what_the_old_home_takes_comes_before_what_is_published_later(nodes: Nodes) -> None:
+    """Although its log is slow, and the new home has the later message long before."""
+    await nodes.meet("one", "two")
+    async with client(nodes.brokers["one"], "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.dropped.add(DONE)  # the old home goes on to take messages
+    async with (
+        client(nodes.brokers["one"], "bob") as bob,
+        client(nodes.brokers["two"], "bert") as bert,
+        client(nodes.brokers["two"], "ann") as ann,
+    ):
+        assert is_present(ann)
+        nodes.links.dropped.add(RECORDS)
+        nodes.links.copying = False
+        bob.publish_nowait("a/1", b"first", qos=1)
+        await until(lambda: nodes.rows_of("one", "queue") == 1)
+        bert.publish_nowait("a/1", b"second", qos=1)
+        await until(lambda: nodes.rows_of("two", "queue") == 1)
+        nodes.links.dropped.clear()
+        nodes.links.copying = True
+        assert await payloads(ann, 2) == [b"first", b"second"]
+        await until(lambda: not moves_of(nodes, "one").is_waiting and moves_of(nodes, "one").is_quiet)
+        await bert.publish("a/1", b"third", qos=1)
+        assert await payloads(ann, 1) == [b"third"]
+    await until(lambda: nodes.agree("one", "two"))
+
+
+async def test_what_waits_goes_out_when_the_old_home_is_dead(nodes: Nodes) -> None:
+    await nodes.meet("one", "two", suspect_s=1.0)
+    async with client(nodes.brokers["one"], "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.dropped.add(DONE)
+    async with client(nodes.brokers["two"], "ann") as ann, client(nodes.brokers["two"], "bob") as bob:
+        bob.publish_nowait("a/1", b"waits", qos=1)
+        await until(lambda: nodes.rows_of("two", "queue") == 1)
+        await nodes.stop("one")
+        assert await payloads(ann, 1) == [b"waits"]
+
+
+async def test_a_session_that_goes_on_and_on_keeps_the_order(nodes: Nodes) -> None:
+    await nodes.meet("one", "two", "three")
+    expected = []
+    for number, node in enumerate(["one", "two", "three", "one", "three", "two", "one"]):
+        async with client(nodes.brokers[node], "ann") as ann, client(nodes.brokers[node], "bob") as bob:
+            if number == 0:
+                await ann.subscribe("a/#", qos=1)
+            expected.append(b"%d" % number)
+            await bob.publish("a/1", expected[-1], qos=1)
+    async with client(nodes.brokers["two"], "ann") as ann, asyncio.timeout(WAIT_S):
+        seen: list[bytes] = []
+        while not seen or seen[-1] != expected[-1]:
+            seen.append((await anext(ann.messages)).payload)
+    assert seen == sorted(set(seen))  # what was in flight as it left comes again, and only that
+    for name in ("one", "two", "three"):
+        await until(lambda name=name: moves_of(nodes, name).is_quiet)  # type: ignore[misc]
+    await until(lambda: nodes.agree("one", "two", "three"))
+
+
+class SlowAccess:
+    """As an engine in which a session that is to leave still has something open."""
+
+    def __init__(self, access: Any) -> None:
+        self._access = access
+        self.asked: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._access, name)
+
+    def release(self, client_id: bytes, *, keep: bool = False) -> bool:
+        if keep:
+            return bool(self._access.release(client_id, keep=True))
+        self.asked.append(client_id)
+        return True
+
+    def go_on(self) -> None:
+        """Nothing is open any more."""
+        for each in self.asked:
+            self._access.release(each)
+
+
+async def test_what_is_left_of_a_session_that_ended_elsewhere_is_nobodys(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await nodes.meet("one", "two")
+    async with at(nodes, "one", "c") as first:
+        await first.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two"))
+    moves = moves_of(nodes, "one")
+    slow = SlowAccess(moves._access)
+    monkeypatch.setattr(moves, "_access", slow)
+    async with at(nodes, "two", "c", 0, clean=True):
+        pass
+    await until(lambda: slow.asked == [b"c"])
+    again = at(nodes, "one", "c")
+    coming = asyncio.create_task(again.connect())
+    done, _ = await asyncio.wait([coming], timeout=1.0)
+    assert not done
+    slow.go_on()
+    await coming
+    assert not is_present(again)
+    await again.disconnect()
+    await until(lambda: nodes.agree("one", "two"))
+    assert nodes.count("two", "subscription") == 0
+
+
+async def test_many_that_come_at_once_are_few_batches(nodes: Nodes) -> None:
+    """A node that dies may have had fifty thousand."""
+    await nodes.meet("one", "two")
+    clients = [at(nodes, "one", f"c{number}") for number in range(MANY)]
+    for each in clients:
+        await each.connect()
+    for each in clients:
+        await each.disconnect()
+    await until(lambda: nodes.agree("one", "two"))
+    before = records_of(nodes, "two")
+    await nodes.stop("one")
+    await until(partial(is_home_of_all, nodes, "two"))
+    assert 0 < records_of(nodes, "two") - before < MANY / 4
+
+
+def records_of(nodes: Nodes, node: str) -> int:
+    """How many batches it has written."""
+    last: int = nodes.ask(node, lambda keeper: keeper.node.last)
+    return last
+
+
+def is_home_of_all(nodes: Nodes, node: str) -> bool:
+    own = nodes.keepers[node].node.incarnation
+    homes: list[int] = nodes.ask(
+        node, lambda keeper: [session.row.home for _, _, session in keeper.rows.sessions.all()]
+    )
+    return homes == [own] * MANY
