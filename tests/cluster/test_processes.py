@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from cluster.processes.clock import Clock, compile_clock
 from waiting import WAIT_S, until
 
 from tidemq.client import Client, Will
@@ -26,6 +28,7 @@ class Node:
         self.nats_port = free_port()
         self.command = [str(Path(sys.executable).with_name("tidemq"))]
         self.more: list[str] = []  # of arguments
+        self.environment: dict[str, str] = {}
         self._arguments = [
             *("serve", "--host", "127.0.0.1", "--port", str(self.port)),
             *("--data", str(folder / name), "--cluster-name", "farm", "--reactors", "2"),
@@ -45,7 +48,9 @@ class Node:
         """It may end by itself."""
         with self.log.open("ab") as log:
             command = [*self.command, *self._arguments, *self.more]
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env={**os.environ, **self.environment}
+            )
 
     def kill(self) -> None:
         """As `kill -9` does."""
@@ -142,3 +147,22 @@ async def test_nothing_that_was_acknowledged_is_lost_with_a_node(nodes: list[Nod
         async with asyncio.timeout(WAIT_S):
             while (await anext(ann.messages)).payload != b"last":
                 pass
+
+
+async def test_a_node_whose_clock_is_wrong_is_refused_until_it_is_right(
+    nodes: list[Node], tmp_path: Path
+) -> None:
+    one, two, _ = nodes
+    clock = Clock(compile_clock(tmp_path), tmp_path / "clock")
+    clock.set(60.0)
+    two.environment = clock.environment
+    await one.start()
+    two.begin()
+    wrong = "they may be at most 5 s apart (cluster_skew_s_max)"
+    await until(lambda: all(wrong in each.log.read_text() for each in (one, two)))
+    await asyncio.sleep(1.0)  # it goes on, and is said once
+    for each in (one, two):
+        assert each.log.read_text().count(wrong) == 1
+    assert "is ready on" not in two.log.read_text()
+    clock.set(0.0)
+    await until(lambda: "is ready on" in two.log.read_text())

@@ -15,6 +15,7 @@ CLUSTER_COUNTERS = (
     "cluster_older_epoch",
     "cluster_records_again",
     "cluster_records_damaged",
+    "cluster_records_fetched",
     "cluster_records_held",
     "cluster_rows_without_owner",
     "cluster_sessions_asked",

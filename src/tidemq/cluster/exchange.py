@@ -97,11 +97,14 @@ class Exchange:
             self._confirmed = max(self._confirmed, number)
             self._promises.copied(self._confirmed)
 
-    def records_came(self, texts: Sequence[bytes]) -> list[Record]:
-        """Records from whomever has them."""
+    def records_came(self, holder: int, texts: Sequence[bytes]) -> list[Record]:
+        """Records from somebody who has them, their own node or another one."""
         applied: list[Record] = []
+        aside = self.node.incoming.aside
         for text in texts:
             applied += self.node.receive(text)
+            while aside:
+                self.troubles.note(f"{holder:016x}", aside.popleft())
         return applied
 
     def send_new(self, now: float) -> None:
@@ -240,8 +243,8 @@ class Exchange:
                 raise ClusterError(f"a heartbeat has the address {line!r:.100}") from error
         return []
 
-    def _hear_records(self, _source: int, body: bytes) -> list[Record]:
-        return self.records_came(_unpack(body))
+    def _hear_records(self, source: int, body: bytes) -> list[Record]:
+        return self.records_came(source, _unpack(body))
 
     def _hear_applied(self, source: int, body: bytes) -> list[Record]:
         """The replica, which has applied a record, durably, has the best of copies. Another node that has is

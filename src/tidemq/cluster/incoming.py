@@ -7,7 +7,7 @@ follow, is set aside and asked for again.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 
 from tidemq.cluster.records import NO_DIGEST, Record, parse_record
@@ -16,6 +16,7 @@ from tidemq.cluster.vectors import Vector, covers
 from tidemq.errors import ClusterError
 
 WAITING_MAX = 1024  # records of one node that came before those they follow
+REASONS_MAX = 64  # that nobody has taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,7 @@ class Incoming:
         self._waiting: dict[int, dict[int, Record]] = {}
         self._highest: dict[int, int] = {}  # that exist, as somebody says
         self.counts: Counter[str] = Counter()
-        self.aside: list[
-            tuple[bytes, str]
-        ] = []  # records that are never applied, and why; the caller keeps them
+        self.aside: deque[str] = deque(maxlen=REASONS_MAX)  # why records were; the caller says so
 
     def hear_of(self, vector: Vector) -> None:
         """There are records up to these."""
@@ -115,4 +114,4 @@ class Incoming:
 
     def _set_aside(self, text: bytes, why: str) -> None:
         self.counts["cluster_records_damaged"] += 1
-        self.aside.append((text, why))
+        self.aside.append(f"a record of {len(text)} bytes is set aside, and asked for elsewhere: {why}")

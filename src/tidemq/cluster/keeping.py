@@ -436,7 +436,8 @@ class ClusterKeeper(Keeper):
             if self._taker is not None and kind in (FETCHED, RECORDS):
                 continue  # they are asked for again when all before them is here
             if kind == FETCHED:
-                self._applied += self.exchange.records_came(body)
+                self.counts["cluster_records_fetched"] += len(body)
+                self._applied += self.exchange.records_came(source, body)
             elif kind not in KINDS:
                 self._applied += self.exchange.receive(
                     kind, source, body, came_at, time.monotonic() - came_at

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 import time
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from tidemq.broker.clustering import Trouble
 
 TROUBLES_MAX = 64  # of different nodes; the one that is oldest goes
 TEXT_MAX = 1000  # characters of a reason
-REPEATED_S = 60.0  # between two lines in the log about one that goes on
+REPEATED_S = 60.0  # between two lines in the log about one that goes on, though its figures change
 
 _log = logging.getLogger("tidemq.cluster")
 
@@ -39,7 +40,8 @@ class Troubles:
         text, now = text[:TEXT_MAX], time.monotonic()
         with self._lock:
             before = self._noted.pop(whose, None)
-            since = before.logged_at if before is not None and before.text == text else -math.inf
+            same = before is not None and _words(before.text) == _words(text)
+            since = before.logged_at if before is not None and same else -math.inf
             quiet = is_logged or now - since < REPEATED_S
             count = before.count + 1 if before is not None else 1
             self._noted[whose] = _Noted(text, count, time.time(), since if quiet else now)
@@ -59,3 +61,7 @@ class Troubles:
         """As they are now."""
         with self._lock:
             return [Trouble(whose, each.text, each.count, each.at) for whose, each in self._noted.items()]
+
+
+def _words(text: str) -> str:
+    return re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "", text)
