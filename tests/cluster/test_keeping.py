@@ -148,6 +148,33 @@ async def test_no_acknowledgement_before_there_is_a_copy(nodes: Nodes) -> None:
     assert nodes.keepers["one"].counts["cluster_acknowledged_degraded"] == 0
 
 
+async def receive(receiver: Client) -> bytes:
+    """The next message."""
+    async with asyncio.timeout(WAIT_S):
+        return (await anext(receiver.messages)).payload
+
+
+async def test_no_publish_of_qos_2_before_its_identifier_has_a_copy(nodes: Nodes) -> None:
+    """Or the next home would give it another one, and the client take it for another message."""
+    await nodes.meet("one", "two", suspect_s=1000.0)
+    one = nodes.brokers["one"]
+    async with client(one, "ann") as ann:
+        await ann.subscribe("a/#", qos=2)
+    async with client(one, "bob") as bob:
+        await bob.publish("a/1", b"x", qos=2)
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.cut.add(nodes.keepers["two"].node.incarnation)
+    async with client(one, "ann") as ann:
+        sent = asyncio.create_task(receive(ann))
+        await until(
+            lambda: any(each.startswith("entry") and " 0 False" in each for each in nodes.lines("one"))
+        )
+        await asyncio.sleep(0.3)
+        assert not sent.done()
+        nodes.links.cut.clear()
+        assert await sent == b"x"
+
+
 async def test_who_has_applied_is_heard_while_as_many_batches_wait_as_may(nodes: Nodes) -> None:
     """A log that takes nothing delays nobody while its node asks for what it lacks, and applies it."""
     await nodes.meet("one", "two", suspect_s=1000.0)
