@@ -107,16 +107,7 @@ class PublishingActor:
 class SubscribingActor:
     """A subscriber of some filters for the whole run, and of one more now and then; or a group's member."""
 
-    def __init__(
-        self,
-        subscriber: Subscriber,
-        course: Course,
-        filters: list[str],
-        group: str = "",
-        *,
-        begins_anew: bool = True,
-    ) -> None:
-        self.begins_anew = begins_anew  # now and then its session ends, and it has a new one
+    def __init__(self, subscriber: Subscriber, course: Course, filters: list[str], group: str = "") -> None:
         self.subscriber, self.course, self.choose = subscriber, course, subscriber.choose
         self.interests = tuple(self._interest(each, group) for each in filters)
         self.group = group
@@ -134,7 +125,7 @@ class SubscribingActor:
             if self.subscriber.online and not self.course.draining:
                 go_away(self.subscriber)
                 await asyncio.sleep(self.choose.expovariate(1 / 0.15))
-                if not self.group and self.choose.random() < 0.1 and self.begins_anew:
+                if not self.group and self.choose.random() < 0.1:
                     await self._begin_anew()
             await self.subscriber.open()
         self.subscriber.eager = True

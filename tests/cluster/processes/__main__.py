@@ -30,8 +30,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=0)
     parser.add_argument("--faults", default="", help="one for each act, with commas")
     parser.add_argument("--suspect-s", type=float, default=Choice(seed=0).suspect_s)
-    parser.add_argument("--lasting", action="store_true", help="no session ends")
-    parser.add_argument("--settled", action="store_true", help="no client moves, but at the end")
     return parser.parse_args()
 
 
@@ -47,8 +45,6 @@ def main() -> int:
             nodes=given.nodes,
             faults=faults,
             suspect_s=given.suspect_s,
-            lasting=given.lasting,
-            settled=given.settled,
         )
         for seed in range(given.seed, given.seed + given.runs)
     ]

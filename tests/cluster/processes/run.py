@@ -7,7 +7,6 @@ choices and not each interleaving: run it again where a failure does not show at
 from __future__ import annotations
 
 import asyncio
-import random
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -40,8 +39,6 @@ class Choice:
     seed: int
     nodes: int = 0
     faults: tuple[str, ...] = ()  # in this order
-    lasting: bool = False  # no session ends
-    settled: bool = False  # no client moves to another node, but at the end
     suspect_s: float = 4.0  # without a word of a node, which may just be slow
 
     def resolved(self) -> Choice:
@@ -58,8 +55,7 @@ class Choice:
         """The command that plays it again, for Python."""
         return (
             f"tests/cluster/processes --seed {self.seed} --nodes {self.nodes} "
-            f"--faults {','.join(self.faults)} --suspect-s {self.suspect_s}{' --lasting' * self.lasting}"
-            f"{' --settled' * self.settled}"
+            f"--faults {','.join(self.faults)} --suspect-s {self.suspect_s}"
         )
 
 
@@ -84,16 +80,12 @@ class ClusterRun:
     def _taker(self, number: int) -> SubscribingActor:
         subscriber = Subscriber(self._setting(f"sub{number}"), self.course.find)
         filters = subscriber.choose.sample(FILTERS, subscriber.choose.randrange(1, 4))
-        return SubscribingActor(subscriber, self.course, filters, begins_anew=not self.choice.lasting)
-
-    def _route(self, choose: random.Random, moves: float, *, patient: bool) -> Route:
-        settled = self.choice.settled
-        return Route(self.server, choose, moves=0 if settled else moves, patient=patient or settled)
+        return SubscribingActor(subscriber, self.course, filters)
 
     def _setting(self, name: str) -> Setting:
         choose = random_of(self.choice.seed, f"route of {name}")
         moves, patient = choose.choice((0, 0, 0.3, 0.7)), choose.random() < 0.3
-        route = self._route(choose, moves, patient=patient)
+        route = Route(self.server, choose, moves=moves, patient=patient)
         return Setting(
             client_id=name,
             version=self.choose.choice((4, 5)),
@@ -143,7 +135,7 @@ class ClusterRun:
         for make in GUESTS:
             name = make.__name__.lower()
             choose = random_of(self.choice.seed, name)
-            route = self._route(choose, 0.3, patient=False)
+            route = Route(self.server, choose, moves=0.3, patient=False)
             host = Host(name, self.course, choose, route)
             await host.door.start()
             self.hosts.append(host)
