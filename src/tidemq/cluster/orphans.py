@@ -41,6 +41,8 @@ class Orphans:
         self._leaves = leaves
         self._begun_at = self._looked_at = now
         self._waiting: dict[int, Iterator[str]] = {}  # clients, by dead node
+        self._brought: set[int] = set()  # dead nodes of which all that were found have been brought
+        self._said: set[int] = set()  # those of which the log has it
         self._settled: set[int] = set()  # dead nodes that have none any more
         self._took: dict[int, int] = {}  # those whose sessions came here: when all know, by `announce`
         self._told: set[int] = set()  # those of which another node says that all know where its sessions are
@@ -60,8 +62,8 @@ class Orphans:
         dead, live = self._dead(now), self._node.members.live(now)
         for each in [each for each in self._waiting if each not in dead]:
             del self._waiting[each]
-        self._settled.intersection_update(dead)
-        self._told.intersection_update(dead)
+        for those in (self._brought, self._said, self._settled, self._told):
+            those.intersection_update(dead)
         self._took = {each: number for each, number in self._took.items() if each in dead}
         self.mine = [each for each in dead if next_in_ring(live, each) == self._node.incarnation]
         for each in self.mine:
@@ -87,12 +89,14 @@ class Orphans:
     def _take_over(self, dead: int) -> None:
         waiting = self._waiting.get(dead)
         if waiting is None:
-            found = sessions_of(self._node.rows, dead)
-            first = list(itertools.islice(found, 1))
-            if first:
-                _log.warning("node %016x is not there: its sessions go on here", dead)
-            waiting = self._waiting[dead] = itertools.chain(first, found)
-        for client in itertools.islice(waiting, TAKEN_AT_ONCE):
+            waiting = self._waiting[dead] = sessions_of(self._node.rows, dead)
+        found = list(itertools.islice(waiting, TAKEN_AT_ONCE))
+        if found and dead not in self._said:
+            self._said.add(dead)
+            _log.warning("node %016x is not there: its sessions go on here", dead)
+        if not found:
+            self._brought.add(dead)
+        for client in found:
             self._bring(client)
 
     def _settle(self, dead: list[int]) -> None:
@@ -101,8 +105,12 @@ class Orphans:
         refused.
         """
         for each in dead:
-            left = next(sessions_of(self._node.rows, each), None)
-            if left is None and (each in self._told or self._has_told(each)):
+            if each not in self._told and (each not in self._brought or self._brings()):
+                continue  # there are some, or another node takes them: they need not be looked for
+            if next(sessions_of(self._node.rows, each), None) is not None:
+                self._waiting.pop(each, None)  # what came too late to be found is found now
+                self._brought.discard(each)
+            elif each in self._told or self._has_told(each):
                 self._settled.add(each)
                 self._links.taken_over(each)
                 if self._node.rows.struck.get(each, None) is None:
@@ -110,7 +118,7 @@ class Orphans:
 
     def _has_told(self, dead: int) -> bool:
         """Whether all nodes know that what the dead one wanted goes here now."""
-        if dead not in self.mine or self._brings():
+        if dead not in self.mine:
             return False
         if dead not in self._took:
             self._took[dead] = self._links.announce()
