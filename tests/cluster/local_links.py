@@ -84,6 +84,10 @@ class Links:
         if found and self._reached(holder) is not None:
             self._all.keepers[self.own].take_fetched(holder, found)
 
+    def ask_for_last(self, incarnation: int) -> None:
+        kept = self._all.copies.get(self.own, {}).get(incarnation, {})
+        self._all.keepers[self.own].take_last(incarnation, max(kept, default=0))
+
     def meet(self, incarnation: int, address: str) -> None:
         """All know each other."""
 

@@ -199,6 +199,21 @@ async def test_who_has_applied_is_heard_while_as_many_batches_wait_as_may(nodes:
     assert keeper.counts["cluster_acknowledged_degraded"] == 0
 
 
+async def test_what_only_its_own_server_has_of_a_dead_node_is_read(nodes: Nodes) -> None:
+    """It was acknowledged for this copy, and nobody else knows of it."""
+    await nodes.meet("one", "two", suspect_s=1.0)
+    async with client(nodes.brokers["one"], "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two"))
+    async with client(nodes.brokers["one"], "bob") as bob:
+        nodes.links.unheard.add(nodes.keepers["two"].node.incarnation)
+        await bob.publish("a/1", b"x", qos=1)
+        nodes.links.cut.add(nodes.keepers["one"].node.incarnation)
+        nodes.links.unheard.clear()
+        async with client(nodes.brokers["two"], "ann") as ann:
+            assert await receive(ann) == b"x"
+
+
 async def three_with_a_subscriber(nodes: Nodes) -> tuple[Broker, str, str]:
     """Of three nodes the first, with a session of `a/#`; which takes over if it dies, and the third."""
     await nodes.meet("one", "two", "three", suspect_s=1000.0)

@@ -9,6 +9,7 @@ import math
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -321,6 +322,15 @@ class ClusterHost:
         """As in `Links`."""
         if self._transport is not None:
             self._transport.fetch(holder, incarnation, first, last)
+
+    def ask_for_last(self, incarnation: int) -> None:
+        """As in `Links`. Without an answer it is asked again."""
+        if self._transport is not None:
+            self._transport.copied_of(incarnation).add_done_callback(partial(self._take_last, incarnation))
+
+    def _take_last(self, incarnation: int, found: Future[tuple[int, int]]) -> None:
+        if self.keeper is not None and found.exception() is None:
+            self.keeper.take_last(incarnation, found.result()[1])
 
     def use_format(self, number: int) -> None:
         """As in `Links`."""

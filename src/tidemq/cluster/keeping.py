@@ -52,7 +52,7 @@ PAUSE_S = 0.001  # while as many batches are under way as may be
 IN_A_ROW_MAX = 256  # messages of other nodes between two pieces of work
 TOGETHER_MAX = 65_536  # rows of new messages in one batch
 CAME_MAX = 16_384  # messages of other nodes that wait
-FETCHED = "fetched"
+FETCHED, LAST = "fetched", "last"  # what this node has asked for itself
 
 _log = logging.getLogger("tidemq.cluster")
 
@@ -399,6 +399,10 @@ class ClusterKeeper(Keeper):
         """Copies that were asked for; from any thread."""
         self._take((FETCHED, holder, records))
 
+    def take_last(self, incarnation: int, number: int) -> None:
+        """This node's own server has copies up to this record; from any thread."""
+        self._take((LAST, incarnation, number))
+
     def take_copied(self, to: int, number: int) -> None:
         """Another node has copies up to this record; from any thread."""
         self._copies.append((True, to, number))
@@ -438,6 +442,8 @@ class ClusterKeeper(Keeper):
             if kind == FETCHED:
                 self.counts["cluster_records_fetched"] += len(body)
                 self._applied += self.exchange.records_came(source, body)
+            elif kind == LAST:
+                self.moves.orphans.hear_last(source, body)
             elif kind not in KINDS:
                 self._applied += self.exchange.receive(
                     kind, source, body, came_at, time.monotonic() - came_at

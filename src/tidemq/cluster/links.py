@@ -30,6 +30,11 @@ class Links(Protocol):
     def fetch(self, holder: int, incarnation: int, first: int, last: int) -> None:
         """Asks for copies of a node's records from somebody who may have them; what there is comes."""
 
+    def ask_for_last(self, incarnation: int) -> None:
+        """Asks this node's own server for the last record of another node that it has a copy of, which that
+        node may have counted on, although this one has never heard of it. `ClusterKeeper.take_last` is told.
+        """
+
     def use_format(self, number: int) -> None:
         """What goes to others is in this format from now on."""
 

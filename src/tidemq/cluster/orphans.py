@@ -41,6 +41,7 @@ class Orphans:
         self._leaves = leaves
         self._begun_at = self._looked_at = now
         self._waiting: dict[int, Iterator[str]] = {}  # clients, by dead node
+        self._known: set[int] = set()  # dead nodes whose last copy this node's own server has named
         self._brought: set[int] = set()  # dead nodes of which all that were found have been brought
         self._said: set[int] = set()  # those of which the log has it
         self._settled: set[int] = set()  # dead nodes that have none any more
@@ -57,12 +58,24 @@ class Orphans:
         """Another node has taken a dead one's; ClusterError where that is no message."""
         self._told.add(decode("Q", body)[0])
 
+    def hear_last(self, incarnation: int, number: int) -> None:
+        """This node's own server has copies up to this record of a node; 0: none. What is missing here is
+        fetched.
+        """
+        self._known.add(incarnation)
+        missing = number - self._node.rows.vector.get(incarnation, 0)
+        if missing > 0:
+            _log.warning(
+                "%d records of node %016x are read from this node's nats-server", missing, incarnation
+            )
+            self._node.incoming.hear_of({incarnation: number})
+
     def advance(self, now: float) -> None:
         """Brings some of the sessions of each whose next in the ring this node is."""
         dead, live = self._dead(now), self._node.members.live(now)
         for each in [each for each in self._waiting if each not in dead]:
             del self._waiting[each]
-        for those in (self._brought, self._said, self._settled, self._told):
+        for those in (self._known, self._brought, self._said, self._settled, self._told):
             those.intersection_update(dead)
         self._took = {each: number for each, number in self._took.items() if each in dead}
         self.mine = [each for each in dead if next_in_ring(live, each) == self._node.incarnation]
@@ -75,6 +88,9 @@ class Orphans:
                 # a session does not leave while its client is owed an answer, which a dead node owes us
                 for each in dead:
                     self._links.refuse(each)
+            for each in dead:
+                if each not in self._known and self._node.rows.struck.get(each, None) is None:
+                    self._links.ask_for_last(each)
             self._settle([each for each in dead if each not in self._settled])
             for each in self._settled.intersection(self.mine):
                 self._links.broadcast(TOOK, encode("Q", each))  # again and again: it may be lost
