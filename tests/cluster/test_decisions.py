@@ -198,6 +198,8 @@ def test_members_are_heard_suspected_and_heard_again(members: Members) -> None:
 
 def test_a_node_has_met_all_when_it_hears_all_that_others_hear_and_is_heard(members: Members) -> None:
     assert members.has_met_all(0.0), "there is nobody else"
+    members.reached = {2}
+    assert not members.has_met_all(0.0), "it has not heard a node that it reaches"
     members.hear(beat(2), 0.0)
     assert not members.has_met_all(0.0), "it has not heard this node"
     members.hear(beat(2, peers={1: (1, False)}), 0.0)

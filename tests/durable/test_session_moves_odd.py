@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
-from conformance.kit import Client, connected, kept
+from conformance.kit import Client, connected, kept, refused
 from conformance.packets import (
     CONNACK,
     PUBACK,
@@ -226,6 +226,29 @@ def test_a_client_that_comes_while_its_session_leaves_is_sent_away(servers: Serv
     node.store.let_go()
     wait_until(lambda: node.access.left, "it has left")
     assert node.access.left[0][2]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("clean", [False, True])
+def test_nobody_gets_a_session_that_was_handed_over(servers: Servers, version: int, clean: bool) -> None:
+    """Whose CONNECT was answered a moment before: what it did here would be lost."""
+    node = servers.node(2)
+    client = connected(node, version, client_id="c", **kept(version))
+    client.subscribe("t", 1)
+    client.disconnect()
+    assert node.access.release(b"c", keep=True)
+    wait_until(lambda: node.access.left, "it is handed over")
+    rows = node.session_rows("c")
+    late = Client(node.port, version)
+    late.send(connect("c", version, **(kept(version) | {"clean": clean})))
+    refused(late, 0x88 if version == 5 else 3)
+    connected(node).publish("t", b"1", 1)
+    wait_until(lambda: len(node.session_rows("c").idle) == 1, "it goes on to take what comes")
+    assert node.session_rows("c").subscriptions == rows.subscriptions
+    assert node.access.release(b"c")
+    wait_until(lambda: len(node.access.left) == 2, "it has left")
+    client = connected(node, version, client_id="c", clean=True)
+    client.ping()
 
 
 def test_a_session_leaves_once_however_often_it_is_told_to(servers: Servers) -> None:

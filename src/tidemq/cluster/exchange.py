@@ -135,7 +135,8 @@ class Exchange:
         self._links.broadcast(BEAT, encode_heartbeat(beat))
         self._copy(now)
         self._fetch(now)
-        self.node.tidy()
+        if self.node.members.has_met_all(now):  # or what a node lacks that was just met would be gone
+            self.node.tidy()
         self._links.trim(self.node.stability.first - 1)
 
     def _others(self, now: float) -> list[int]:

@@ -386,10 +386,14 @@ class ClusterHost:
     def on_connected(self, peer: int, address: str) -> None:
         """As in `Events`."""
         _log.info("node %016x is reached at %s", peer, address)
+        if self.keeper is not None:
+            self.keeper.take_reached(peer, is_reached=True)
 
     def on_disconnected(self, peer: int) -> None:
         """As in `Events`."""
         _log.warning("node %016x is not reached any more", peer)
+        if self.keeper is not None:
+            self.keeper.take_reached(peer, is_reached=False)
 
     def on_met(self, peer: int, address: str) -> None:
         """As in `Events`."""

@@ -53,6 +53,7 @@ IN_A_ROW_MAX = 256  # messages of other nodes between two pieces of work
 TOGETHER_MAX = 65_536  # rows of new messages in one batch
 CAME_MAX = 16_384  # messages of other nodes that wait
 FETCHED, LAST = "fetched", "last"  # what this node has asked for itself
+REACHED = "reached"
 
 _log = logging.getLogger("tidemq.cluster")
 
@@ -101,7 +102,8 @@ class ClusterKeeper(Keeper):
         self._taker: Taker | None = None  # while a snapshot is taken
         self._numbers = 0  # of queues, until the engine gives them
         self.rejoins: list[str] = []  # where the others were; empty: the node has not left before
-        self._is_struck = False  # and that was said
+        self._ends = False  # for a reason that was said
+        self._reached: set[int] = set()  # nodes to which this one can send
         self._loaded = self._serves = False  # the engine has what is at home here; and has started
         self.survey = Survey(identity.cluster)
 
@@ -190,6 +192,7 @@ class ClusterKeeper(Keeper):
         own = Heartbeat(*who, 0, 0, 0, {})
         self.node = Node(self.rows, own, clock, suspect_s=identity.suspect_s)
         self.node.members.unread_since = lambda: self._came[0][3] if self._came else math.inf
+        self.node.members.reached = self._reached
         self.promises = Promises(identity.acks, identity.degraded, degraded_s=identity.suspect_s)
         self.conversion = Conversion(
             self.rows, incarnation, self.node.stamp, clock.raise_to, self.node.moving
@@ -403,6 +406,10 @@ class ClusterKeeper(Keeper):
         """This node's own server has copies up to this record; from any thread."""
         self._take((LAST, incarnation, number))
 
+    def take_reached(self, incarnation: int, *, is_reached: bool) -> None:
+        """This node can send to another one, or no more; from any thread."""
+        self._take((REACHED, incarnation, is_reached))
+
     def take_copied(self, to: int, number: int) -> None:
         """Another node has copies up to this record; from any thread."""
         self._copies.append((True, to, number))
@@ -415,7 +422,7 @@ class ClusterKeeper(Keeper):
 
     def _take(self, message: tuple[str, int, Any]) -> None:
         # a heartbeat that is dropped might be the one that shows that its node is there
-        if len(self._came) >= (2 if message[0] == BEAT else 1) * CAME_MAX:
+        if len(self._came) >= (2 if message[0] in (BEAT, REACHED) else 1) * CAME_MAX:
             self.counts["cluster_messages_unread"] += 1  # what matters is asked for again
             return
         self._came.append((*message, time.monotonic()))
@@ -434,6 +441,9 @@ class ClusterKeeper(Keeper):
             kind, source, body, came_at = self._came.popleft()
             if kind == STRUCK:
                 self.membership.hear_struck(source)
+                continue
+            if kind == REACHED:
+                (self._reached.add if body else self._reached.discard)(source)
                 continue
             if kind not in (BEAT, FETCH) and self.membership.refuses(source):
                 continue
@@ -468,6 +478,12 @@ class ClusterKeeper(Keeper):
             giver = self.exchange.giver_of_all(now)
             if giver is None:
                 return
+            if self._serves:
+                text = (
+                    f"this node served clients before it met {giver:016x}, whose log it lacks: start it again"
+                )
+                self._end_with(text)
+                return
             self._taker = Taker(giver, self._new_number)
             self._access.refuse(IMPLEMENTATION_SPECIFIC_ERROR)  # what is stored now would be overwritten
             self._store.write([*removal(self._store), (FAMILY, UNFINISHED, b"")], sync=True)
@@ -496,12 +512,17 @@ class ClusterKeeper(Keeper):
         if self._loaded and self._taker is None:
             self._follow_format(now)
         self.draining.advance(now)
-        verdict = self.membership.verdict
-        if verdict and not self._is_struck:
-            self._is_struck = True
-            _log.critical("%s", verdict)
-            self._access.refuse(IMPLEMENTATION_SPECIFIC_ERROR)
-            self._on_death(verdict)
+        if self.membership.verdict:
+            self._end_with(self.membership.verdict)
+
+    def _end_with(self, reason: str) -> None:
+        """The process is to end: this node cannot be one of them, or not any more."""
+        if self._ends:
+            return
+        self._ends = True
+        _log.critical("%s", reason)
+        self._access.refuse(IMPLEMENTATION_SPECIFIC_ERROR)
+        self._on_death(reason)
 
     def _follow_format(self, now: float) -> None:
         """Writes what all members read, from the moment on that they do."""

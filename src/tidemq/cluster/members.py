@@ -93,6 +93,7 @@ class Members:
         # since when messages wait that have come and are not read: nobody is judged by a later time, for a
         # heartbeat may be among them. Where nothing waits, infinite
         self.unread_since: Callable[[], float] = lambda: math.inf
+        self.reached: Collection[int] = ()  # nodes to which this one can send
 
     @property
     def incarnations(self) -> list[int]:
@@ -205,13 +206,16 @@ class Members:
         return {each: (member.beat.boot, self.is_live(each, now)) for each, member in self._members.items()}
 
     def has_met_all(self, now: float) -> bool:
-        """Whether each member that is there hears this process of the node, and the node all that they hear.
+        """Whether each member that is there hears this process of the node, and the node all that they hear,
+        and all that it reaches.
 
         Of two nodes that begin at once and meet a third one, that one hears one of them first, and so says
         it to the other together with the word that the other is heard: one of the two knows of both.
         """
         own = (self._own.boot, True)
         there = [each.beat for each in self._members.values() if self.is_live(each.beat.incarnation, now)]
+        if not all(each in self._members or self._is_struck(each) for each in self.reached):
+            return False
         return all(
             beat.peers.get(self._own.incarnation) == own
             and all(self.is_live(peer, now) for peer, (_, heard) in beat.peers.items() if heard)

@@ -79,6 +79,7 @@ class Coming:
     yielded: Vector | None = None  # what that had done when it handed the session over
     marks: list[tuple[int, int, int]] = field(default_factory=list)  # and which messages it had taken
     leaving: bool = False  # the engine still has what is left of it from before
+    was_handed: bool = False  # that had been handed over
     taken: bool = False  # the engine is about to have it
 
 
@@ -224,11 +225,9 @@ class Moves:
                 self._finish(client, 0)
             return
         home, own = session.row.home, self._node.incarnation
-        if client in self._handed and now - self._handed[client] < RETURN_S:
+        if client in self._askers or now - self._handed.get(client, -inf) < RETURN_S:
             return  # it is on its way elsewhere, or others think that it is here
-        if home == own and (self._conversion.epoch(client) is not None or client in self._handed):
-            if self._handed.pop(client, None) is not None:  # nobody has come for it
-                self._share(client, self._doubles_s)
+        if home == own and client not in self._handed and self._conversion.epoch(client) is not None:
             if coming.clean:
                 self._finish(client, 0)
             else:
@@ -272,6 +271,7 @@ class Moves:
     def _take(self, client: str, coming: Coming, session: Session) -> None:
         if self._conversion.epoch(client) is not None:
             coming.leaving = True  # until the engine has forgotten it, see `left`
+            coming.was_handed = client in self._handed
             self._release(client)
             return
         if coming.clean:
@@ -296,7 +296,7 @@ class Moves:
 
     def _bring_in(self, client: str, coming: Coming, *, asked: bool) -> None:
         self.counts["cluster_sessions_taken" if asked else "cluster_sessions_taken_over"] += 1
-        if coming.yielded is not None:
+        if coming.yielded is not None or coming.was_handed:
             self._share(client, self._doubles_s)
         coming.taken = True
         if not self._adopt(client, coming, crashed=not asked):

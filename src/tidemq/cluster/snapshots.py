@@ -56,6 +56,7 @@ class Giver:
         self._copy: Store | None = None
         self._nonce = 0
         self._asked_at = 0.0
+        self._is_given = False  # all of it, and it stays for who has lost the end
         self._forget_files()
 
     def answer(self, body: bytes, now: float) -> bytes | None:
@@ -66,7 +67,8 @@ class Giver:
         nonce, index, after = decode("Q B bytes", body)
         if index >= len(FAMILIES):
             raise ClusterError(f"a snapshot has {len(FAMILIES)} families; {index} is asked for")
-        if nonce != self._nonce and self._copy is not None and now - self._asked_at < IDLE_S:
+        waits = self._copy is not None and not self._is_given and now - self._asked_at < IDLE_S
+        if nonce != self._nonce and waits:
             return None
         if nonce != self._nonce or self._copy is None:
             self._freeze(nonce)
@@ -80,6 +82,7 @@ class Giver:
                 break
             size += len(key) + len(value)
             rows.append((key, value))
+        self._is_given = done and index == len(FAMILIES) - 1
         last = rows[-1][0] if rows else after
         text = bytearray(encode("Q B bytes bytes ?", nonce, index, after, last, done))
         for key, value in rows:

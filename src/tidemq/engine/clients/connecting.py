@@ -483,8 +483,12 @@ def admit(r, c, client_id, auth_data, asks):
     if asks:
         ask_for_session(r, c, cython.address(name), cython.address(connect), auth_data)
         return
+    found: Found = find_session(r, cython.address(name), False)
+    if found.session != cython.NULL and found.reactor == r.index and found.session.handed:
+        _refuse(r, c, RC_SERVER_UNAVAILABLE, FAULT_NONE)
+        return
     _clear_the_way(r, cython.address(name), connect.clean_start)
-    found: Found = find_session(r, cython.address(name), True)
+    found = find_session(r, cython.address(name), True)
     if found.reactor != r.index or found.moving:
         _send_elsewhere(r, c, found.reactor, cython.address(name), auth_data)
     elif found.session == cython.NULL:

@@ -8,7 +8,8 @@ recorded by then, and it is forgotten; the record that says so is the last one a
 meanwhile is disconnected, too.
 
 A session may also be handed over first: then it is not forgotten yet, but goes on to take what comes for it,
-until other nodes know where that is to go from now on, and it leaves.
+until other nodes know where that is to go from now on, and it leaves. A client that comes for it meanwhile,
+whose CONNECT was answered a moment before, is refused: what it did here would be nobody's.
 
 ``Reactor.releasing`` has a byte before each client id: 1 where the session is handed over.
 """
@@ -91,7 +92,9 @@ def _release(r, client_id, keep):
         return False
     place: uint64_t = s.outbox.tail
     store_all_received(r, s)
-    if not keep:
+    if keep:
+        s.handed = True
+    else:
         forget_session(r, s)
         r.tally[C_SESSIONS_RELEASED] += 1
     _tell(r, client_id, True, place)

@@ -86,6 +86,7 @@ cdef cppclass Session:
     uint64_t group               # of a shard: the shared group whose queue it is part of; 0: a client's session
     bool internal                # a receiver of the embedding program: what it gets goes up as events
     bool moving                  # on its way to `reactor`, with its connection or from the store; under Common.registry_lock
+    bool handed                  # another node has it from now on, or is about to: no client gets it here
     bool ending                  # over and nobody's, in Reactor.ending: the index still has some of its subscriptions
     uint32_t receiver            # scratch of a look-up: its place among the entry's receivers, if it is that one's
     uint32_t expiry_s            # 0: ends with its connection; 0xFFFFFFFF: never
