@@ -114,24 +114,7 @@ def _somebody_was_slow(history: History, _failure: Failure) -> bool:
     return any(each.kind == TAKEN_FOR_DEAD for each in history.faults)
 
 
-def _its_publisher_moved(history: History, failure: Failure) -> bool:
-    """Whether the message is lost, and an earlier one with its identifier was sent to two nodes."""
-    message = failure.message
-    if message is None:
-        return False
-    mine = [each for each in history.connections if each.client == message.publisher]
-    return any(
-        len(_nodes_of(each, mine)) > 1
-        for each in history.messages
-        if each.publisher == message.publisher
-        and each.qos == message.qos == 2
-        and each.packet_id == message.packet_id
-        and each.number < message.number
-    )
-
-
 GAPS = (
-    Gap("**QoS 2 from a publisher that moves**", ("lost",), _its_publisher_moved),
     Gap("**QoS 2 while a node ends**", ("disorder",), _a_node_ended),
     Gap("**QoS 2 of a node that is killed**", ("twice", "disorder"), _its_node_was_killed),
     Gap("**QoS 2 to a session that ends**", ("stray", "quality"), _it_was_under_way_as_its_session_ended),
