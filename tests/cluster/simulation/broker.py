@@ -19,7 +19,7 @@ from tidemq.cluster.members import BEAT_S, SUSPECT_S, Heartbeat
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession, Stamp
 from tidemq.cluster.promises import Acks, Degraded, Promises
-from tidemq.cluster.records import Record, parse_record
+from tidemq.cluster.records import Record
 from tidemq.cluster.sessions import connect
 from tidemq.cluster.vectors import Vector, covers, has_seen
 from tidemq.errors import ClusterError
@@ -171,7 +171,7 @@ class Broker:
         for number in range(self._copied + 1, self.node.durable + 1):
             text = self.node.record(self.own, number)
             if replica is not None and text is not None and number not in self._acked:
-                self._send(replica, "copy", text)
+                self._send(replica, "copy", number, text)
 
     def settle(self) -> None:
         """Keeps the promises that can be kept."""
@@ -179,11 +179,10 @@ class Broker:
             for then in self._after.pop(kept.number, ()):
                 then(not kept.refused)
 
-    def _on_copy(self, source: int, text: bytes) -> None:
-        dot = parse_record(text).dot
+    def _on_copy(self, source: int, number: int, text: bytes) -> None:
         if self.machine.copying:
-            self.machine.copies.setdefault(dot.incarnation, {})[dot.number] = text
-            self._send(source + 1, "copied", dot.number)
+            self.machine.copies.setdefault(source + 1, {})[number] = text
+            self._send(source + 1, "copied", number)
 
     def _on_copied(self, _source: int, number: int) -> None:
         self._acked.add(number)
@@ -214,8 +213,9 @@ class Broker:
 
     def _fetch(self) -> None:
         """Asks one holder after the other."""
-        live = [each for each in self.node.members.live(self.world.now) if each != self.own]
-        for gap in self.node.incoming.gaps() if live else ():
+        gaps = self.node.incoming.gaps()
+        live = [each for each in self.node.members.live(self.world.now) if each != self.own] if gaps else []
+        for gap in gaps if live else ():
             self._fetched += 1
             holders = [gap.incarnation] * (gap.incarnation in live) + live
             holder = holders[self._fetched % len(holders)]
@@ -257,15 +257,17 @@ class Broker:
     def _advance(self) -> None:
         """What waited for others, or for what they did, goes on if it can."""
         self.settle()
-        live = [each for each in self.node.members.live(self.world.now) if each != self.own]
-        for each in list(self._interests):
-            if all(self._heard[member] >= each[0] for member in live):
-                self._interests.remove(each)
-                each[1]()
-        vector = self.rows.vector
-        for received in [each for each in self._received if covers(vector, each[0].vector)]:
-            self._received.remove(received)
-            self._queue(*received)
+        if self._interests:
+            live = [each for each in self.node.members.live(self.world.now) if each != self.own]
+            for each in list(self._interests):
+                if all(self._heard[member] >= each[0] for member in live):
+                    self._interests.remove(each)
+                    each[1]()
+        if self._received:
+            vector = self.rows.vector
+            for received in [each for each in self._received if covers(vector, each[0].vector)]:
+                self._received.remove(received)
+                self._queue(*received)
         for connection in list(self.connections.values()):
             if connection.epoch is None:
                 self._try_to_begin(connection)
