@@ -446,6 +446,36 @@ def test_what_nobody_asks_about_any_more_is_forgotten_though_nothing_else_happen
     assert not list(node.rows.log.all())
 
 
+def test_what_is_held_for_a_session_that_moves_is_forgotten_though_nothing_else_happens() -> None:
+    node = make_node(0, 1)
+    owner, message_id = Owner(SESSION, "ann"), node.stamp()
+    node.moving.add("ann")
+    node.write([ops.Payload(message_id, b"m"), ops.Add(owner, message_id, 0, 1, 1, 0, shared=True)])
+    node.write([ops.Remove(owner, message_id)])
+    node.tidy()
+    node.tidy()
+    assert list(node.rows.removed.all())
+    node.moving.discard("ann")
+    node.tidy()
+    assert not list(node.rows.removed.all())
+
+
+def test_a_message_of_an_ended_session_that_another_node_adds_later_is_told_as_new() -> None:
+    """That node did not know of the end: the message is for the session of now, which has heard of none."""
+    one, two = make_node(0, 2), make_node(1, 2)
+    owner, message_id = Owner(SESSION, "ann"), one.stamp()
+    added = [ops.Payload(message_id, b"m"), ops.Add(owner, message_id, 0, 1, 1, 0, shared=True)]
+    begun = PutSession("ann", one.stamp(), 1, True, 0, 60, 0, 0, 0, -1)
+    two.receive(one.write([begun]).encoded)
+    one.write(added)
+    one.write([ops.EndSession("ann", begun.epoch), replace(begun, epoch=one.stamp())])
+    assert not one.rows.queue(owner)
+    one.applier.forget_changes()
+    one.receive(two.write(added).encoded)
+    assert [each for each, _ in one.rows.queue(owner)] == [message_id]
+    assert one.applier.added == [(owner, message_id)]
+
+
 @pytest.mark.parametrize("ends", [False, True])
 def test_what_a_session_gets_in_the_batch_in_which_it_begins_is_its_own(ends: bool) -> None:
     """Where there are rows of one before it, which has ended, or ends in that batch."""

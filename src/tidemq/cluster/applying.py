@@ -123,6 +123,8 @@ class Applier:
             self.added.append((op.owner, op.id))
         else:
             self.counts["cluster_added_twice"] += 1
+            if not rows.shown(op.owner, entry):  # it had gone with a session that has ended
+                self.added.append((op.owner, op.id))
         adds = tuple(sorted((*entry.adds, added)))
         rows.entries.put(op.owner, op.id, replace(entry, adds=adds, shared=entry.shared or shared))
 

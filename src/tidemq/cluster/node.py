@@ -44,6 +44,7 @@ class Node:
         # this node may add it to queues itself, as if it knew of nothing since: so none of that is forgotten.
         self.unanswered: dict[int, Vector] = {}
         self._collected: dict[int, int] = {}  # up to where `tidy` has deleted
+        self._is_held = False  # and something of that is left, of sessions that move
         self.moving: set[str] = set()  # sessions to which other nodes may add what this one adds, now
 
     def _is_struck(self, incarnation: int) -> bool:
@@ -140,9 +141,9 @@ class Node:
         """Deletes what need not be remembered any more."""
         self.stability.take_in()
         stable = self.stability.stable(self.members.incarnations, self.unanswered.values())
-        if stable != self._collected:
+        if stable != self._collected or self._is_held:
             self._collected = stable
-            self.stability.collect(stable, self.moving)
+            self._is_held = self.stability.collect(stable, self.moving)
 
     def record(self, incarnation: int, number: int) -> bytes | None:
         """A record of its own log, for a node that lacks it."""

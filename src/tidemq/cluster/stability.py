@@ -55,14 +55,18 @@ class Stability:
             for incarnation, number in self._rows.vector.items()
         }
 
-    def collect(self, stable: Vector, moving: Set[str]) -> None:
+    def collect(self, stable: Vector, moving: Set[str]) -> bool:
         """Deletes what is remembered of stable removals, and the stable part of this node's log. Of sessions
-        that are `moving` this node itself may be about to add what has been removed.
+        that are `moving` this node itself may be about to add what has been removed: whether there is such,
+        which is to be deleted later.
         """
-        rows = self._rows
+        rows, held = self._rows, False
         for owner, message_id, removals in rows.removed.all():
-            held = owner.kind == SESSION and owner.name in moving
-            if not held and all(has_seen(stable, dot) for dot in removals):
+            if not all(has_seen(stable, dot) for dot in removals):
+                continue
+            if owner.kind == SESSION and owner.name in moving:
+                held = True
+            else:
                 rows.removed.put(owner, message_id, None)
         for name, topic_filter, dot in rows.gone.all():
             if has_seen(stable, dot) and topic_filter is None:
@@ -76,6 +80,7 @@ class Stability:
             rows.log.put(self._own, self.first, None)
             self.first += 1
         self.log_size.trim(self.first)
+        return held
 
     def _drop_subscription(self, client: str, topic_filter: str) -> None:
         self._rows.subscriptions.put(client, topic_filter, None)
