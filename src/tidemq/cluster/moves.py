@@ -82,6 +82,11 @@ class Coming:
     was_handed: bool = False  # that had been handed over
     taken: bool = False  # the engine is about to have it
 
+    @property
+    def is_left(self) -> bool:
+        """Whether all who waited for it have gone."""
+        return bool(self.waiting) and all(each.cancelled() for each in self.waiting)
+
 
 @dataclass(slots=True)
 class Come:
@@ -214,7 +219,7 @@ class Moves:
             return
         session = self._node.rows.sessions.get(client, None)
         asks = session is None or coming.asked != session.row.home
-        if asks and not coming.stays and coming.waiting and all(each.cancelled() for each in coming.waiting):
+        if asks and not coming.stays and coming.is_left:
             del self._coming[client]  # its client has gone, maybe to the node that would be asked now
             return
         if session is None and self._conversion.epoch(client) is not None:
@@ -274,7 +279,7 @@ class Moves:
             coming.was_handed = client in self._handed
             self._release(client)
             return
-        if coming.clean:
+        if coming.clean and not coming.is_left:  # else its client may be back, and go on with its session
             self._begun[client] = Begun(coming, ops.EndSession(client, session.row.epoch))
             return
         asked = coming.yielded is not None or session.row.home == self._node.incarnation
@@ -291,8 +296,11 @@ class Moves:
                 self._conversion.begin_epoch(client, each.operation.epoch)
             if each.adopts:
                 self._bring_in(client, each.coming, asked=each.asked)
-            else:
-                self._finish(client, 0)
+                continue
+            if isinstance(each.operation, ops.EndSession) and each.coming.yielded is not None:
+                # its old home may hear of the end together with the next session, and not know it is over
+                self._come[client] = Come(each.coming.asked, self._links.announce())
+            self._finish(client, 0)
 
     def _bring_in(self, client: str, coming: Coming, *, asked: bool) -> None:
         self.counts["cluster_sessions_taken" if asked else "cluster_sessions_taken_over"] += 1
@@ -421,6 +429,8 @@ class Moves:
             self._changed.append(client)
         if coming is not None and coming.asked == source:
             coming.yielded = vector
+            # after a restart, too, its ids are above these: it hears this node before it serves anybody
+            self._node.clock.raise_to(max(flat[2::3], default=0))
             coming.marks = list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
 
     def _hand_over(self, client: str, asker: int) -> None:
@@ -513,8 +523,10 @@ class Moves:
         if client not in self._handed:
             self._handed[client] = -inf  # it was taken without a word
             self._release(client)
-        elif session is None:
-            self._release(client)
+            return
+        ends = [end.over for _, end in self._node.rows.ends.of(client)]
+        if session is None or any(over is not None and over[0] >= epoch for over in ends):
+            self._release(client)  # it has ended: what it would take now would be the next session's
 
     def _settle_yields(self) -> None:
         durable = self._node.durable
