@@ -97,7 +97,7 @@ class Links:
     def use_format(self, _number: int) -> None:
         """No batch goes to another node."""
 
-    def announce(self) -> int:
+    def announce(self, *, flush: bool = False) -> int:
         return 0
 
     def is_announced(self, _number: int) -> bool:

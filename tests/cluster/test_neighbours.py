@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tidemq.cluster import neighbours
-from tidemq.cluster.mailboxes import BATCH, INTEREST, LIVES_BITS, Outgoing
+from tidemq.cluster import flushes, neighbours
+from tidemq.cluster.mailboxes import BATCH, FLUSH, FLUSHED, INTEREST, LIVES_BITS, Outgoing
 from tidemq.cluster.neighbours import ANSWER, LETTER, Neighbours
 
-ONE, TWO = 1, 2  # nodes
+TWO, THREE = 2, 3  # nodes
 
 
 class Access:
@@ -57,6 +57,7 @@ class Node:
     def __init__(self) -> None:
         self.access = Access()
         self.sent: list[tuple[int, str, bytes]] = []
+        self.said: list[tuple[int, str, bytes]] = []  # in all turns
         access: Any = self.access
         self.neighbours = Neighbours(access, lambda *message: self.sent.append(message))
         self.neighbours.meet(TWO)
@@ -66,6 +67,7 @@ class Node:
         """What it sends in a turn."""
         self.sent.clear()
         self.neighbours._turn(list(taken))
+        self.said += self.sent
         return list(self.sent)
 
     def take(self, outgoing: Outgoing) -> None:
@@ -84,12 +86,17 @@ def other(process: int, *filters: str) -> Outgoing:
     return outgoing
 
 
-def answer_all(node: Node) -> None:
-    """The other node says that all has arrived."""
-    for outgoing in [each.outgoing for each in node.neighbours._nodes.values()]:
+def answer_all(node: Node, *others: int) -> None:
+    """The other node says that all has arrived, or these do."""
+    for other in others or (TWO,):
+        outgoing = node.neighbours._nodes[other].outgoing
         text = outgoing.life.to_bytes(8) + outgoing.last.to_bytes(8)
-        node.neighbours.take(ANSWER, TWO, text)
+        node.neighbours.take(ANSWER, other, text)
     node.turn()
+
+
+def is_live(_node: int) -> bool:
+    return True
 
 
 def test_two_nodes_have_met_when_each_knows_what_the_other_wants() -> None:
@@ -146,11 +153,61 @@ def test_a_subscription_that_was_announced_is_known_to_a_new_process_before_it_i
     node.neighbours._interest["a"] = 0
     node.turn()
     node.take(other(8))
-    assert not node.neighbours.is_announced(number, lambda _node: True)
+    assert not node.neighbours.is_announced(number, is_live)
     answer_all(node)
-    assert node.neighbours.is_announced(number, lambda _node: True)
+    assert node.neighbours.is_announced(number, is_live)
+
+
+def test_a_session_has_moved_when_what_was_sent_to_its_old_home_before_has_arrived() -> None:
+    """By this node, and by another, which says so."""
+    node = Node()
+    others = other(7)
+    node.take(others)
+    answer_all(node)
+    node.turn((0, b"on its way"))
+    number = node.neighbours.announce(flush=True)
+    node.turn()
+    others.put(FLUSHED, number.to_bytes(8))
+    assert not node.neighbours.is_announced(number, is_live)
+    node.take(others)
+    assert not node.neighbours.is_announced(number, is_live), "this node's own batch is on its way"
+    answer_all(node)
+    assert node.neighbours.is_announced(number, is_live)
+
+
+def test_who_has_not_said_that_all_has_arrived_is_waited_for_while_it_is_there() -> None:
+    node = Node()
+    node.take(other(7))
+    number = node.neighbours.announce(flush=True)
+    node.turn()
+    answer_all(node)
+    answer_all(node)
+    assert not node.neighbours.is_announced(number, is_live)
+    assert node.neighbours.is_announced(number, lambda each: each != TWO)
+
+
+def test_a_node_says_that_all_has_arrived_when_a_third_one_has_it() -> None:
+    node = Node()
+    node.neighbours.meet(THREE)
+    node.turn()
+    answer_all(node, TWO, THREE)
+    asking = other(7, "a")
+    asking.put(FLUSH, (5).to_bytes(8))
+    node.turn((1, b"before it knew"))
+    node.take(asking)
+    assert not flushed(node)
+    answer_all(node, THREE)
+    assert flushed(node) == [5]
+
+
+def flushed(node: Node) -> list[int]:
+    """About what it has told the other node that all has arrived."""
+    node.turn()
+    letters = [text for to, kind, text in node.said if (to, kind) == (TWO, LETTER)]
+    return [int.from_bytes(text[17:]) for text in letters if text[16] == FLUSHED]
 
 
 @pytest.fixture(autouse=True)
 def _few_filters_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbours, "FILTERS_AT_ONCE", 2)
+    monkeypatch.setattr(flushes, "SETTLE_S", 0.0)

@@ -337,10 +337,10 @@ class ClusterHost:
         if self._neighbours is not None:
             self._neighbours.use_format(number)
 
-    def announce(self) -> int:
+    def announce(self, *, flush: bool = False) -> int:
         """As in `Links`."""
         assert self._neighbours is not None
-        return self._neighbours.announce()
+        return self._neighbours.announce(flush=flush)
 
     def is_announced(self, number: int) -> bool:
         """As in `Links`."""

@@ -38,11 +38,13 @@ class Links(Protocol):
     def use_format(self, number: int) -> None:
         """What goes to others is in this format from now on."""
 
-    def announce(self) -> int:
-        """Has everybody told what this node wants of their messages now; gives a number for it."""
+    def announce(self, *, flush: bool = False) -> int:
+        """Has everybody told what this node wants of their messages now; gives a number for it. `flush`: it
+        is done only when that has arrived, too, which they sent elsewhere before they knew.
+        """
 
     def is_announced(self, number: int) -> bool:
-        """Whether all nodes that are there know it."""
+        """Whether all nodes that are there know it. Of each number that is said once."""
 
     def taken_so_far(self) -> list[tuple[int, int, int]]:
         """Which messages of all nodes this one has taken for its sessions: as `NodeAccess.taken_so_far`."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tidemq.errors import ClusterError
 
-BATCH, INTEREST = 1, 2  # kinds of letters
+BATCH, INTEREST, FLUSH, FLUSHED = 1, 2, 3, 4  # kinds of letters
 RESEND_S = 0.3
 UNDER_WAY_BYTES = 8 << 20  # sent and not answered; more waits
 

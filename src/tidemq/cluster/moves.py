@@ -6,7 +6,8 @@ other nodes are asked first, which end or hand over what they have. Then:
 1. Its home is asked, disconnects the client, and says by a vector when all that it did is applied (`yield`).
    It goes on to take messages for the session.
 2. This node takes the session under a new epoch, and brings it into the engine from the rows that are there.
-3. When all nodes know that messages for it go here, its old home forgets it (`done`, `gone`).
+3. When all nodes know that messages for it go here, and what they sent to its old home before has arrived,
+   that forgets it (`done`, `gone`).
 
 Between 2 and 3 both may add one message, so that its removal is remembered (`Node.moving`), and the engine
 gives it to the client once (`queues/doubles.py`). Until all that the old home has added is here, the engine
@@ -93,7 +94,7 @@ class Come:
     """A session that has come, and whose old home does not know yet that it may forget it."""
 
     home: int
-    announced: int  # as of `Links.announce`: then all know that it is here; 0: they do
+    is_known: bool = False  # all know that it is here, and what they sent to its old home before has arrived
     told_at: float = 0.0
     gone: Vector | None = None  # it has forgotten it: all that it did has come when this is applied
 
@@ -141,6 +142,8 @@ class Moves:
         self._left: list[tuple[str, int, set[int]]] = []  # to be handed over: its next place, who asked
         self._yields: list[tuple[int, int, str]] = []  # record that must be durable, whom to tell, client
         self._come: dict[str, Come] = {}
+        self._new: list[Come] = []  # of which nobody knows
+        self._announced: list[tuple[int, list[Come]]] = []  # as of `Links.announce`
         self._told_at = now
         self._let_in: dict[str, float] = {}  # clients without a session before, until then
         self._early: dict[tuple[str, int], None] = {}  # questions about such, and who asks
@@ -196,6 +199,9 @@ class Moves:
             if coming is not None and client not in self._begun:
                 self._try(client, coming, others, now)
         self._begin_all()
+        if self._new:
+            self._announced.append((self._links.announce(flush=True), self._new))
+            self._new = []
         if now - self._told_at > TELL_S:
             self._told_at = now
             self._tell_done(now)
@@ -299,7 +305,7 @@ class Moves:
                 continue
             if isinstance(each.operation, ops.EndSession) and each.coming.yielded is not None:
                 # its old home may hear of the end together with the next session, and not know it is over
-                self._come[client] = Come(each.coming.asked, self._links.announce())
+                self._has_come(client, each.coming)
             self._finish(client, 0)
 
     def _bring_in(self, client: str, coming: Coming, *, asked: bool) -> None:
@@ -370,12 +376,16 @@ class Moves:
             self._release(client)
             return
         if coming is not None and coming.yielded is not None:
-            self._come[client] = Come(coming.asked, self._links.announce())
+            self._has_come(client, coming)
         session = self._node.rows.sessions.get(client, None)
         if coming is not None and session is not None and session.row.home != self._node.incarnation:
             coming.taken = False  # another node has taken it meanwhile
         else:
             self._finish(client, 0)
+
+    def _has_come(self, client: str, coming: Coming) -> None:
+        self._come[client] = come = Come(coming.asked)
+        self._new.append(come)
 
     def is_arriving(self, client: str) -> bool:
         """Whether the engine is about to have a session."""
@@ -542,14 +552,16 @@ class Moves:
     def _tell_done(self, now: float) -> None:
         """Tells old homes that they may forget sessions, until they have."""
         vector = self._node.rows.vector
+        for each in [each for each in self._announced if self._links.is_announced(each[0])]:
+            self._announced.remove(each)
+            for come in each[1]:
+                come.is_known = True
         for client, come in list(self._come.items()):
-            if come.announced and self._links.is_announced(come.announced):
-                come.announced = 0
             if come.gone is not None and covers(vector, come.gone):
                 self._end_coming(client)
             elif not self._node.members.is_live(come.home, now):
                 self._end_coming(client)  # it learns by the log that the session is here
-            elif not come.announced and come.gone is None and now - come.told_at > AGAIN_S:
+            elif come.is_known and come.gone is None and now - come.told_at > AGAIN_S:
                 come.told_at = now
                 self._links.send(come.home, DONE, client.encode())
 

@@ -15,7 +15,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tidemq.cluster.mailboxes import BATCH, INTEREST, LIVES_BITS, Arriving, Letter, Outgoing
+from tidemq.cluster.flushes import Flushes
+from tidemq.cluster.mailboxes import BATCH, FLUSH, FLUSHED, INTEREST, LIVES_BITS, Arriving, Letter, Outgoing
 from tidemq.engine.door.node_access import NODES_MAX, NodeAccess
 from tidemq.errors import ClusterError, RefusedError, UsageError
 
@@ -64,6 +65,7 @@ class Neighbours:
         self._wanted = 0  # how often `announce` was asked
         self._announced = 0  # for so many of these letters are put
         self._put: dict[int, list[tuple[Outgoing, int]]] = {}  # by that: letters that must have arrived
+        self._flushes = Flushes()
         self._nodes: dict[int, Neighbour] = {}
         self._interest: Interest = {}
         self._closes = False
@@ -104,11 +106,13 @@ class Neighbours:
             found = self._nodes.get(node)
             return found is not None and found.has_said_all and found.outgoing.answered >= found.greeting
 
-    def announce(self) -> int:
+    def announce(self, *, flush: bool = False) -> int:
         """As in `Links`."""
         with self._lock:
             self._wanted += 1
             number = self._wanted
+            if flush:
+                self._flushes.want(number)
         self._access.poke()
         return number
 
@@ -122,6 +126,8 @@ class Neighbours:
                 node = next((each for each, other in self._nodes.items() if other.outgoing is outgoing), 0)
                 if outgoing.answered < last and node and is_live(node):
                     return False
+            if not self._flushes.is_done(number, is_live):
+                return False
             del self._put[number]
             return True
 
@@ -189,6 +195,7 @@ class Neighbours:
         self._tell_interest()
         with self._lock:
             for number in range(self._announced + 1, wanted + 1):
+                self._ask_to_flush(number)
                 self._put[number] = [
                     (node.outgoing, node.outgoing.last) for node in self._nodes.values() if not node.is_dead
                 ]
@@ -196,9 +203,30 @@ class Neighbours:
         for kind, source, body in came:
             self._take(kind, source, body)
         now = time.monotonic()
+        self._flush(now)
         for incarnation, node in self._nodes.items():
             for text in node.outgoing.due(now) if not node.is_dead else ():
                 self._send(incarnation, LETTER, text)
+
+    def _ask_to_flush(self, number: int) -> None:
+        """All, this node too, are to say when that has arrived which they sent before they knew. With the
+        lock.
+        """
+        if not self._flushes.is_wanted(number):
+            return
+        there = [each for each, node in self._nodes.items() if not node.is_dead]
+        for each in there:
+            self._nodes[each].outgoing.put(FLUSH, number.to_bytes(8))
+        self._flushes.begin(number, there)
+
+    def _flush(self, now: float) -> None:
+        """Answers who has asked for it."""
+        outgoing = [node.outgoing for node in self._nodes.values() if not node.is_dead]
+        with self._lock:
+            for source, number in self._flushes.take_done(outgoing, now):
+                node = self._nodes.get(source)
+                if node is not None and not node.is_dead:
+                    node.outgoing.put(FLUSHED, number.to_bytes(8))
 
     def _greet(self, incarnation: int) -> None:
         """A node that is new, or back, hears all that this one wants."""
@@ -258,6 +286,8 @@ class Neighbours:
             return
         # what it wants is remembered, and what came last: it may not know that it was thought to be dead
         node.is_dead = True
+        with self._lock:
+            self._flushes.forget(incarnation)
         self._access.drop_node(node.slot)
         self._refuse(node)
 
@@ -293,8 +323,10 @@ class Neighbours:
                 return
             if node.arriving.is_of_another_process(body):
                 self._renew(node)
+                with self._lock:
+                    self._flushes.forget(source)
             letter_come = node.arriving.take(body)
-            if letter_come is not None and self._act(node, letter_come):
+            if letter_come is not None and self._act(source, node, letter_come):
                 node.arriving.took(letter_come)
             self._send(source, ANSWER, node.arriving.answer)
         except (ClusterError, UsageError, RefusedError, ValueError) as error:
@@ -303,12 +335,20 @@ class Neighbours:
             self.counts["cluster_letters_refused"] += 1
             _log.error("what node %016x has sent is refused: %s", source, error)
 
-    def _act(self, node: Neighbour, letter: Letter) -> bool:
+    def _act(self, source: int, node: Neighbour, letter: Letter) -> bool:
         """False: there is no room for it now."""
         if letter.kind == BATCH:
             return self._access.give(node.slot, letter.body)
+        if letter.kind in (FLUSH, FLUSHED):
+            number = int.from_bytes(letter.body)
+            with self._lock:
+                if letter.kind == FLUSH:
+                    self._flushes.ask(source, number, time.monotonic())
+                else:
+                    self._flushes.hear(source, number)
+            return True
         if letter.kind != INTEREST:
-            raise ClusterError(f"a letter of the kind {letter.kind}; 1 and 2 are known")
+            raise ClusterError(f"a letter of the kind {letter.kind}; {BATCH} to {FLUSHED} are known")
         changes = [(str(text), int(count)) for text, count in json.loads(letter.body)]
         if letter.number == 1:  # all that it wants
             node.doubtful, node.has_said_all = set(node.wanted), False
