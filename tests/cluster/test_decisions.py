@@ -24,9 +24,9 @@ from tidemq.cluster.members import (
     parse_heartbeat,
 )
 from tidemq.cluster.memory_rows import MemoryRows
-from tidemq.cluster.operations import SESSION, Owner, PutSession, Stamp
+from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession, Run, Stamp
 from tidemq.cluster.promises import DEGRADED_S, UNDER_WAY_MAX, Kept, Promises
-from tidemq.cluster.records import LAYOUTS, NO_DIGEST, Layout, Record, parse_record
+from tidemq.cluster.records import LAYOUTS, NO_DIGEST, Layout, Record, parse_record, read_run
 from tidemq.cluster.sessions import FURTHER, connect
 from tidemq.cluster.vectors import Dot, covers, has_seen, raised
 from tidemq.errors import ClusterError
@@ -82,7 +82,10 @@ RECORD = st.builds(
 @given(RECORD)
 def test_a_record_is_read_as_it_was_written(record: Record) -> None:
     again = parse_record(record.encoded)
-    assert again == record
+    operations: list[Operation] = []
+    for each in again.operations:
+        operations += read_run(each.text) if isinstance(each, Run) else [each]
+    assert replace(again, operations=tuple(operations)) == record
     assert again.digest == record.digest
 
 

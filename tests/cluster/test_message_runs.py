@@ -1,4 +1,4 @@
-"""Runs of new messages: what is done to many at once is what is done to each, and says the same."""
+"""Runs of operations: what is done to many at once is what is done to each, and says the same."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from tidemq.cluster import conversion
 from tidemq.cluster import operations as ops
 from tidemq.cluster.applying import Applier
 from tidemq.cluster.conversion import Conversion
-from tidemq.cluster.message_runs import SOURCES_MAX, NewestIds
+from tidemq.cluster.message_runs import pack_run
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, PutSession, Run, Stamp
 from tidemq.cluster.pending import Pending
 from tidemq.cluster.records import NO_DIGEST, Record, parse_record, read_run
+from tidemq.cluster.run_rows import SOURCES_MAX, NewestIds
 from tidemq.cluster.stored_rows import id_bytes
 from tidemq.cluster.vectors import Dot
 from tidemq.errors import ClusterError
+from tidemq.store.interface import FAMILIES
 from tidemq.store.memory import MemoryStore
 from tidemq.store.rows import IDLE, IN_FLIGHT, PARSERS
 
@@ -58,10 +60,11 @@ def one(operation: Operation) -> list[Operation]:
     return [operation]
 
 
-EPOCH = st.builds(Stamp, st.integers(1, 4), st.integers(1, 2))
+EPOCH = st.builds(Stamp, st.integers(1, 2), st.just(1))
 OTHERS = st.one_of(
     st.builds(ops.Remove, OWNER, STAMP),
     st.builds(ops.Send, OWNER, EPOCH, STAMP, st.integers(0, 9)),
+    st.builds(ops.Release, OWNER, EPOCH, STAMP),
     st.builds(ops.Return, OWNER, EPOCH, STAMP),
     st.builds(
         lambda client, epoch, begins: PutSession(client, epoch, 1, begins, 0, 60, 0, 0, 0, -1),
@@ -84,6 +87,40 @@ def singly(operations: Iterable[Operation]) -> tuple[Operation, ...]:
         for operation in operations
         for each in (read_run(operation.text) if isinstance(operation, Run) else [operation])
     )
+
+
+def written(rows: WrittenRows) -> list[tuple[str, bytes, bytes]]:
+    """All rows to the byte, but for the numbers of queues: whose it is, and whether an engine looks there. It
+    does not matter where that lies which has ended with its session.
+    """
+    names: dict[bytes, bytes] = {}
+    for key, value in rows.store.scan("cluster", b"o"):
+        client, numbers = key[6:], [value[at : at + 8] for at in range(4, len(value), 8)]
+        names |= dict.fromkeys(numbers, b"<left of %s>" % client)
+        if key[1] == GROUP or rows.store.get("session", client) is not None:
+            names[numbers[-1]] = b"<%s>" % client
+    ended = {
+        (rows.queue_of(owner, id_).to_bytes(8), id_bytes(id_))
+        for owner, id_, entry in rows.entries.all()
+        if not rows.shown(owner, entry)
+    }
+
+    def name(number: bytes, message_id: bytes = b"") -> bytes:
+        return b"<ended>" if (number, message_id) in ended else names[number]
+
+    found: list[tuple[str, bytes, bytes]] = []
+    for family in FAMILIES:
+        for key, value in rows.store.scan(family):
+            if family == "cluster" and key[:1] == b"o":
+                continue
+            if (family == "cluster" and key[:1] == b"q") or family == "session":
+                value = name(value[:8], key[-16:]) + value[8:]
+            elif family in ("queue", "received"):
+                key = name(key[:8], key[9:]) + key[8:]
+            elif family == "expiry":
+                key = key[:8] + name(key[8:16], key[16:]) + key[16:]
+            found.append((family, key, value))
+    return sorted(found)
 
 
 def content(rows: WrittenRows) -> list[Any]:
@@ -130,6 +167,7 @@ def test_what_is_done_together_is_what_is_done_one_by_one(
                     rows.take_changes()
         together, single = sides
         assert content(together) == content(single)
+        assert written(together) == written(single)
         assert appliers[0].counts == appliers[1].counts
     for family, parse in PARSERS.items():
         for key, value in sides[0].store.scan(family):
@@ -146,10 +184,10 @@ def test_new_messages_of_a_record_are_a_run() -> None:
     assert isinstance(run, Run)
     assert run.count == 5
     rows = WrittenRows()
-    assert rows.add_run(run, 0, record.dot, ()) == len(run.text)
+    assert list(rows.do_run(run, record.dot, ())) == []
     assert rows.together == 2 + 1 + 2 * 3, "payloads, a reference, and of each entry two rows"
     assert rows.entries.get(Owner(SESSION, "bob"), first) is not None
-    assert rows.add_run(run, 0, record.dot, ()) == 0, "they are new no more"
+    assert b"".join(rows.do_run(run, record.dot, ())) == run.text, "they are new no more"
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -196,7 +234,7 @@ DESCRIBED = st.lists(
 
 
 def describe(messages: list[Any]) -> list[tuple[Any, ...]]:
-    """As the engine describes its work: each message with its first row, and now and then something else."""
+    """As the engine describes its work: each message with its first row, and what becomes of some."""
     rows: list[tuple[Any, ...]] = []
     for clock, places, removes in messages:
         key = struct.pack(">QQ", clock << 6, 1)
@@ -204,7 +242,8 @@ def describe(messages: list[Any]) -> list[tuple[Any, ...]]:
             text = MESSAGE if not index else None
             rows.append(("add", queue, key, 1, False, 2, 0, ids, place, False, text))
         if removes:
-            rows.append(("remove", places[0][0], key, 0))
+            what = ("send", "return", "release", "remove")[clock % 4]
+            rows += [(what, places[0][0], key, clock), ("remove", places[0][0], key, clock)]
     return rows
 
 
@@ -220,7 +259,7 @@ def test_what_an_engine_did_is_the_same_as_a_run(messages: list[Any]) -> None:
     rows = describe(messages)
     together = singly(made[0].convert(rows)[0])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conversion, "pack_run", lambda _described, at, *_: (b"", 0, at))
+        patch.setattr(conversion, "IN_RUNS", ())
         assert together == tuple(made[1].convert(rows)[0])
 
 
@@ -233,6 +272,30 @@ def test_only_so_many_sources_are_known() -> None:
     newest.note(32 << 6, SOURCES_MAX)
     newest.note(31 << 6, SOURCES_MAX)
     assert newest.changes() == [(SOURCES_MAX, 0, 32 << 6)]
+
+
+def test_an_operation_under_an_epoch_needs_one() -> None:
+    rows = [(what, 1, struct.pack(">QQ", 64, 1), 0) for what in ("send", "return", "release", "remove")]
+    owners: dict[int | bytes, Owner] = {1: Owner(SESSION, "ann")}
+    for index, _ in enumerate(rows):
+        text, count, at = pack_run(rows, index, owners, {}, set(), set())
+        assert (count, at) == ((1, 4) if index == 3 else (0, index))
+        assert len(read_run(text)) == count
+    assert pack_run(rows, 0, owners, {"ann": Stamp(5, 1)}, set(), set())[1:] == (4, 4)
+
+
+def test_rows_that_are_about_to_go_are_not_read() -> None:
+    store = MemoryStore()
+    store.write([("queue", bytes([each]), b"1") for each in b"abcd"], sync=True)
+    pending = Pending(store)
+    pending.writes += [("queue", b"b", None), ("queue", b"c", b"2"), ("queue", b"x", b"3")]
+    assert pending.get("queue", b"b") is None
+    assert pending.get_many("queue", [b"a", b"b", b"c", b"z"]) == [b"1", None, b"2", None]
+    assert list(pending.scan("queue")) == [(b"a", b"1"), (b"c", b"2"), (b"d", b"1"), (b"x", b"3")]
+    pending.writes += [("queue", b"x", None), ("queue", b"b", b"4")]
+    assert list(pending.scan("queue", b"", b"a")) == [(b"b", b"4"), (b"c", b"2"), (b"d", b"1")]
+    pending.clear()
+    assert pending.get("queue", b"b") == b"1"
 
 
 def test_rows_that_are_about_to_be_written_are_read() -> None:

@@ -22,7 +22,6 @@ from dataclasses import replace
 from typing import Any
 
 from tidemq.cluster import operations as ops
-from tidemq.cluster.message_runs import group_end
 from tidemq.cluster.operations import GROUP, SESSION, Owner, Stamp
 from tidemq.cluster.records import Record, read_run
 from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Session, Subscription
@@ -31,7 +30,7 @@ from tidemq.cluster.vectors import Dot, Vector, has_seen
 
 class Applier:
     """Applies records to rows. `counts`: what was met, by name. `home`: clients of whose entries the caller
-    is told (`added`) also where many are added together.
+    is told (`added`, `removed`) also where many are changed together.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -91,12 +90,9 @@ class Applier:
     def _run(self, op: ops.Run) -> None:
         """Together, where the rows can; what is left of it one by one."""
         self._runs.append(op)
-        at, apart = 0, () if self._own else self.home
-        while (at := self._rows.add_run(op, at, self._dot, apart)) < len(op.text):
-            end = group_end(op.text, at)
-            for each in read_run(op.text[at:end]):
+        for left in self._rows.do_run(op, self._dot, () if self._own else self.home):
+            for each in read_run(left):
                 self._acts[type(each)](each)
-            at = end
 
     def _message(self, message_id: Stamp) -> bytes:
         while message_id not in self._messages:

@@ -20,6 +20,7 @@ from tidemq.store import Write
 from tidemq.store.rows import RETAIN, parse_session, parse_subscription
 
 STREAM = "$stream/"
+IN_RUNS = {"add", "send", "return", "release", "remove"}
 
 Described = list[tuple[Any, ...]]
 """As in `StoreWork.described`."""
@@ -151,8 +152,10 @@ class Conversion:
         operations: list[Operation] = []
         at, count, together = 0, len(described), acts is self._acts
         while at < count:
-            if together and described[at][0] == "add":
-                text, number, at = pack_run(described, at, self._owners, self.shared, self._brought)
+            if together and described[at][0] in IN_RUNS:
+                text, number, at = pack_run(
+                    described, at, self._owners, self._epochs, self.shared, self._brought
+                )
                 if number:
                     operations.append(ops.Run(text, number))
                     continue

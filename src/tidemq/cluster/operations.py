@@ -198,7 +198,7 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Many `Payload`s and `Add`s, as a record has them (`message_runs.py`), and how many these are."""
+    """Operations on queues of sessions, as a record has them (`message_runs.py`), and how many these are."""
 
     text: bytes
     count: int

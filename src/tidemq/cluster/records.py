@@ -3,8 +3,8 @@
 Layout, big-endian: CRC-32C of the rest (4), format (2), incarnation (8), number (8), digest of the record
 before it (16), hybrid time (8), how many pairs (2) of the vector, each incarnation (8) and number (8), how
 many operations (4), and these. An operation is its kind (1) and the fields of its class, in the order and by
-the forms (`forms.py`) of the format's `Layout`. Many new messages that stand together are held as one `Run`,
-unparsed.
+the forms (`forms.py`) of the format's `Layout`. What stands together of sessions' queues is held as one
+`Run`, unparsed.
 
 The chain of digests tells a record that was replaced from one that was lost: a checksum alone cannot.
 """

@@ -130,11 +130,11 @@ class Rows(ABC):
     clock: Table[None, None, int]
     format: Table[None, None, int]  # that is written, once it is known
 
-    def add_run(self, run: Run, at: int, dot: Dot, apart: Container[str]) -> int:
-        """Does what the operations of a run do, from this byte on, as far as it can be done together; gives
-        where it ends. None of it is for clients that are `apart`.
+    def do_run(self, run: Run, dot: Dot, apart: Container[str]) -> Iterator[bytes]:
+        """Does what the operations of a run do, as far as it can be done together. Gives those that cannot,
+        each to be done before the next is asked for, and all that are for clients who are `apart`.
         """
-        return at
+        yield run.text
 
     @abstractmethod
     def take_changes(self) -> Sequence[object]:

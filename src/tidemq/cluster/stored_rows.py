@@ -12,11 +12,11 @@ from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 from tidemq.cluster.forms import Reader, decode, encode
-from tidemq.cluster.message_runs import NewestIds, add_run
 from tidemq.cluster.operations import GROUP, SESSION, Owner, PutSession, Run, Stamp
 from tidemq.cluster.owners import Owners
 from tidemq.cluster.pending import Pending, Readable
 from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Session, Subscription
+from tidemq.cluster.run_rows import NewestIds, RunRows
 from tidemq.cluster.stored_tables import FAMILY, KeptTable, NotedTable, PlainLayout, StoredTable, tuple_layout
 from tidemq.cluster.vectors import Dot
 from tidemq.store import Write
@@ -350,6 +350,46 @@ def _join_end(epoch: Stamp, seen: dict[int, int], over: Stamp | None, by: Dot | 
     return End(epoch, seen, (over, by) if over is not None and by is not None else None)
 
 
+class Around:
+    """What a run (`run_rows.py`) asks of the rows around it, all that this batch has changed otherwise among
+    it. `apart`: clients that no run does anything for.
+    """
+
+    def __init__(self, rows: StoredRows, pending: Pending, apart: Container[str]) -> None:
+        self._rows: Any = rows  # whose tables are stored ones
+        self._pending = pending
+        self._apart = apart
+
+    def place(self, client: str) -> bytes:
+        """The queue where new messages of a client go, as keys have it; empty: not by a run."""
+        if client in self._apart or self._has_changed_session(client):
+            return b""  # the queue that it has when the batch is written may be another
+        current: int = self._rows.owners.current(Owner(SESSION, client))
+        return current.to_bytes(8)
+
+    def session(self, client: str) -> tuple[bytes, bytes]:
+        """A client's queue, as keys have it, and what lies beside its session; empty: no run may send."""
+        numbers = self._rows.owners.numbers(Owner(SESSION, client))
+        if len(numbers) != 1 or self._has_changed_session(client):
+            return b"", b""
+        beside = self._pending.get(FAMILY, b"s" + encode("text", client))
+        if beside is None or self._pending.get("session", client.encode()) is None:
+            return b"", b""
+        return numbers[0].to_bytes(8), beside
+
+    def leaves_alone(self, client: str) -> bool:
+        """Whether no entry of a client's may be changed by a run."""
+        owner, rows = Owner(SESSION, client), self._rows
+        return client in self._apart or rows.entries.has_changed(owner) or rows.removed.has_changed(owner)
+
+    def has_changed_payload(self, clock: int, incarnation: int) -> bool:
+        """Whether the number of references to a message has changed."""
+        return bool(self._rows.payloads.has_changed((clock, incarnation)))
+
+    def _has_changed_session(self, client: str) -> bool:
+        return bool(self._rows.sessions.has_changed(client) or self._rows.ends.has_changed(client))
+
+
 class StoredRows(Rows):
     """The rows of one node in its store; `new_number` gives the number of a queue that never was.
 
@@ -402,7 +442,6 @@ class StoredRows(Rows):
             format=kept(PlainLayout(store, b"f", ("", "", "H"))),
             entries=noted(self._entries),  # after the sessions, which say what the current queue is
         )
-        self._of_sessions: list[Any] = [self.sessions, self.ends]
 
     @property
     def has_changes(self) -> bool:
@@ -410,18 +449,15 @@ class StoredRows(Rows):
 
     @property
     def together(self) -> int:
-        """How many rows are about to be written that were added together."""
+        """How many writes there are of what was done together."""
         return len(self._pending.writes)
 
-    def add_run(self, run: Run, at: int, dot: Dot, apart: Container[str]) -> int:
-        """As in `Rows`. Where their ids are new nothing need be read."""
-
-        def place(client: str) -> bytes:
-            if client in apart or any(each.has_changed(client) for each in self._of_sessions):
-                return b""  # the queue that it has when the batch is written may be another
-            return self.owners.current(Owner(SESSION, client)).to_bytes(8)
-
-        return add_run(run.text, at, encode("dot", dot), self._newest, place, self._pending.writes)
+    def do_run(self, run: Run, dot: Dot, apart: Container[str]) -> Iterator[bytes]:
+        """As in `Rows`."""
+        around = Around(self, self._pending, apart)
+        work = RunRows(run.text, encode("dot", dot), self._newest, self._pending, around)
+        while left := work.go_on():
+            yield left
 
     def groups(self) -> list[Owner]:
         """Shared groups for which something waits, on whatever node."""
