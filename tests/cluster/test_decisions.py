@@ -467,7 +467,10 @@ def test_a_message_of_an_ended_session_that_another_node_adds_later_is_told_as_n
     """That node did not know of the end: the message is for the session of now, which has heard of none."""
     one, two = make_node(0, 2), make_node(1, 2)
     owner, message_id = Owner(SESSION, "ann"), one.stamp()
-    added = [ops.Payload(message_id, b"m"), ops.Add(owner, message_id, 0, 1, 1, 0, shared=True)]
+    added: list[Operation] = [
+        ops.Payload(message_id, b"m"),
+        ops.Add(owner, message_id, 0, 1, 1, 0, shared=True),
+    ]
     begun = PutSession("ann", one.stamp(), 1, True, 0, 60, 0, 0, 0, -1)
     two.receive(one.write([begun]).encoded)
     one.write(added)
