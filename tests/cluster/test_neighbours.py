@@ -66,7 +66,7 @@ class Node:
     def turn(self, *taken: tuple[int, bytes]) -> list[tuple[int, str, bytes]]:
         """What it sends in a turn."""
         self.sent.clear()
-        self.neighbours._turn(list(taken))
+        self.neighbours.turn(list(taken))
         self.said += self.sent
         return list(self.sent)
 

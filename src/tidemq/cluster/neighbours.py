@@ -159,20 +159,22 @@ class Neighbours:
 
     def _run(self) -> None:
         try:
-            self._begin()
+            self.begin()
             while not self._closes:
                 taken = self._access.take(TURN_S)
                 if taken is None:
                     return
-                self._turn(taken)
+                self.turn(taken)
         except Exception:  # noqa: BLE001 - the thread ends, and says so
             if not self._closes:
                 _log.exception("messages do not reach other nodes any more")
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Before the first turn."""
         self._interest = self._members(self._access.all_interest())
 
-    def _turn(self, taken: list[tuple[int, bytes]]) -> None:
+    def turn(self, taken: list[tuple[int, bytes]]) -> None:
+        """Does what there is to do, with these batches of the engine's, by slot."""
         slots = {node.slot: node for node in self._nodes.values()}
         for slot, batch in taken:
             node = slots.get(slot)

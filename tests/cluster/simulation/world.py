@@ -11,7 +11,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cluster.nodes import START_NS
 from cluster.simulation.history import History
@@ -33,10 +33,11 @@ class World:
         self.now = 0.0
         self.history = History()
         self.cut: set[tuple[int, int]] = set()  # directions, by index of the machines
+        self.slow: dict[tuple[int, int], float] = {}  # seconds more, by direction
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._last: dict[tuple[int, int], float] = {}  # when the last message of a link arrives
-        self.machines = [Machine(self, index, count) for index in range(count)]
+        self.machines: list[Any] = [Machine(self, index, count) for index in range(count)]
 
     def at(self, delay_s: float, act: Callable[[], None]) -> None:
         """Does something after a while."""
@@ -54,7 +55,8 @@ class World:
         link = (source, target)
         if link in self.cut:
             return
-        arrival = max(self.now + self.choose.uniform(*DELAY_S), self._last.get(link, 0.0))
+        delay_s = self.choose.uniform(*DELAY_S) + self.slow.get(link, 0.0)
+        arrival = max(self.now + delay_s, self._last.get(link, 0.0))
         self._last[link] = arrival
 
         def arrive() -> None:

@@ -1,0 +1,562 @@
+"""The engine of a simulated node: what `StoreAccess` and `NodeAccess` say of it, without sockets, and small.
+
+A queue is whole in memory. QoS is 1. What a shared group's member takes is in a queue of the group's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from cluster.nodes import make_message
+from cluster.simulation.promises import Promise
+
+from tidemq.store.rows import IDLE, parse_message
+from tidemq.wire.filters import matches
+
+if TYPE_CHECKING:
+    from cluster.simulation.visitors import Visit
+
+    from tidemq.store import Store
+
+REFUSED = 0x80
+WINDOW = 8
+EXPIRY_S = 3600
+STEP = 64  # between the clocks of two ids: the lowest bits are the reactor
+_SESSION = struct.Struct(">QIqqIqI")
+_ID = struct.Struct(">QQ")
+
+
+@dataclass
+class Work:
+    """As `StoreWork`, and what is told when it is answered: whether it was done."""
+
+    writes: list[tuple[str, bytes, bytes | None]] = field(default_factory=list)
+    references: list[tuple[bytes, int]] = field(default_factory=list)
+    described: list[tuple[Any, ...]] = field(default_factory=list)
+    reads: list[Any] = field(default_factory=list)
+    trims: list[Any] = field(default_factory=list)
+    expired: list[bytes] = field(default_factory=list)
+    purges: list[bytes] = field(default_factory=list)
+    left: list[tuple[bytes, int, bool]] = field(default_factory=list)
+    arrived: list[tuple[bytes, bool]] = field(default_factory=list)
+    given: list[tuple[int, int]] = field(default_factory=list)
+    let_go: list[tuple[bytes, int]] = field(default_factory=list)
+    elsewhere: set[bytes] = field(default_factory=set)
+    adds: bool = False
+    outdated: bool = False
+    streams: int = 0
+    promises: list[Callable[[bool], None]] = field(default_factory=list)
+
+
+@dataclass
+class Doubles:
+    """As `queues/doubles.py`: what a session that has come has had."""
+
+    until: float
+    taken: dict[tuple[int, int], int]
+    ids: set[bytes]
+
+    def is_new(self, message_id: bytes) -> bool:
+        """Whether it was not known; now it is."""
+        known = message_id in self.ids
+        self.ids.add(message_id)
+        return not known
+
+    def comes_twice(self, message_id: bytes) -> bool:
+        """Whether what was published is the session's already, or was at its old home."""
+        clock, origin = _ID.unpack(message_id)
+        return clock <= self.taken.get((origin, clock % STEP), 0) or not self.is_new(message_id)
+
+
+@dataclass
+class Stored:
+    """A session, with all that waits in its queue, by id, and what of it is in flight, by place."""
+
+    client: str
+    number: int
+    filters: set[str] = field(default_factory=set)
+    waiting: dict[bytes, bytes] = field(default_factory=dict)
+    flights: dict[int, bytes] = field(default_factory=dict)
+    next_place: int = 0
+    visit: Visit | None = None
+    kept: bool = False
+    older_may_come: bool = False
+    doubles: Doubles | None = None
+
+    @property
+    def key(self) -> bytes:
+        return self.client.encode()
+
+    def value(self, ends_at_ms: int) -> bytes:
+        """Its row."""
+        return _SESSION.pack(self.number, EXPIRY_S, ends_at_ms, 0, 0, -1, 0)
+
+
+class Engine:
+    """Of one process. `poke` and `poke_neighbours`: that there is something for the keeper, or other nodes;
+    `now` and `wall_ns`: clocks. What others ask of it is done in order, before the next work is taken.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        now: Callable[[], float],
+        wall_ns: Callable[[], int],
+        poke: Callable[[], None],
+        poke_neighbours: Callable[[], None],
+        first_token: int,
+    ) -> None:
+        self._store = store
+        self._now = now
+        self._wall_ns = wall_ns
+        self._poke = poke
+        self._poke_neighbours = poke_neighbours
+        self._tokens = itertools.count(first_token)
+        self.incarnation = 0
+        self._work = Work()
+        self._asked_for: deque[Callable[[], None]] = deque()
+        self._sessions: dict[str, Stored] = {}
+        self._numbers = 0
+        self._clock = self._lead_ns = 0
+        self._wanted: dict[int, dict[str, int]] = {}  # by slot: filters, of groups who is online
+        self._pending: dict[int, list[Any]] = {}  # letters by slot
+        self._open: dict[int, tuple[int, Promise]] = {}  # by token: the slot that was asked
+        self._taken: dict[int, int] = {}  # the clock of the last message, by origin
+        self._interest: Counter[str] = Counter()
+        self._changed: dict[str, bool] = {}
+        self.is_noting = False
+
+    # --- the start ---------------------------------------------------------------------------------
+
+    def open(self, incarnation: int, clock: int, *, as_of_ms: int) -> None:
+        """The node is this one from now on."""
+        self.incarnation, self._clock = incarnation, max(self._clock, clock)
+
+    def load_session(self, key: bytes, value: bytes) -> bool:
+        """A session that is at home here."""
+        self._sessions[key.decode()] = Stored(key.decode(), int.from_bytes(value[:8]))
+        return True
+
+    def load_subscription(self, key: bytes, _value: bytes) -> bool:
+        """One of its subscriptions."""
+        end = 2 + int.from_bytes(key[:2])
+        self._add_filter(self._sessions[key[2:end].decode()], key[end:].decode())
+        return True
+
+    def load_retained(self, _topic: bytes, _value: bytes) -> bool:
+        """Nothing is retained in these histories."""
+        return True
+
+    def load_queue(
+        self, rows: Iterable[tuple[bytes, bytes]], _orphans: object, _held: object, _corrupt: object
+    ) -> list[Any]:
+        """What waits; QoS 1 alone leaves nothing in flight."""
+        by_number = {session.number: session for session in self._sessions.values()}
+        for key, _ in rows:
+            session = by_number.get(int.from_bytes(key[:8]))
+            if session is not None:
+                self._read(session, key[9:])
+        return []
+
+    def loaded(self, *, crashed: bool) -> None:
+        """All is here."""
+
+    def ask_for_sessions(self) -> None:
+        """It always asks."""
+
+    # --- work --------------------------------------------------------------------------------------
+
+    def take_work(self) -> Work:
+        """All that was done since the last one."""
+        while self._asked_for:
+            self._asked_for.popleft()()
+        work, self._work = self._work, Work()
+        return work
+
+    def answer(self, work: Work, reason: int = 0) -> None:
+        """It is done, or not."""
+        for told in work.promises:
+            told(reason < REFUSED)
+
+    def answer_uncopied(self, work: Work) -> None:
+        """It is done, and nobody is told."""
+        self.answer(work, REFUSED)
+
+    def refuse(self, _reason: int, *, messages_only: bool = False) -> None:
+        """Only ever said of what cannot be here: a node that takes a snapshot serves nobody yet."""
+
+    def poke(self) -> None:
+        """Of both accesses."""
+        self._poke()
+        self._poke_neighbours()
+
+    def _do(self, act: Callable[[], None]) -> None:
+        self._asked_for.append(act)
+        self._poke()
+
+    def new_queue(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def raise_queues(self, number: int) -> None:
+        self._numbers = max(self._numbers, number)
+
+    def raise_ids(self, clock: int) -> None:
+        self._lead_ns = max(self._lead_ns, clock - self._wall_ns())
+
+    def _next_id(self) -> bytes:
+        now = self._wall_ns() + self._lead_ns
+        self._clock = max(now // STEP * STEP, self._clock + STEP)
+        self._work.writes.append(("meta", b"clock", self._clock.to_bytes(8)))
+        return _ID.pack(self._clock, self.incarnation)
+
+    def _put(self, family: str, key: bytes, value: bytes | None) -> None:
+        self._work.described.append(("put", family, key, value))
+        self._poke()
+
+    # --- clients -----------------------------------------------------------------------------------
+
+    def is_here(self, visit: Visit) -> bool:
+        """Whether the client is served on this connection."""
+        session = self._sessions.get(visit.client.name)
+        return session is not None and session.visit is visit
+
+    @property
+    def has_clients(self) -> bool:
+        return any(session.visit is not None for session in self._sessions.values())
+
+    def session_ready(self, visit: Visit, reason: int) -> None:
+        """The client's session is here, if there is one."""
+        self._do(partial(self._begin, visit, reason))
+
+    def _begin(self, visit: Visit, reason: int) -> None:
+        session = self._sessions.get(visit.client.name)
+        if visit.is_over:
+            return
+        if reason or (session is not None and session.kept):
+            visit.end()
+            return
+        if session is not None and session.visit is not None:
+            session.visit.end()
+        if session is not None and visit.clean:
+            self._end(session)
+            session = None
+        present = session is not None
+        if session is None:
+            session = self._sessions[visit.client.name] = Stored(visit.client.name, self.new_queue())
+        session.visit = visit
+        self._put("session", session.key, session.value(0))
+        if present:
+            visit.client.on_connack(visit, present=True)
+            self._pump(session)
+        else:
+            self._work.promises.append(
+                lambda kept: visit.client.on_connack(visit, present=False) if kept else visit.end()
+            )
+
+    def disconnect(self, visit: Visit, *, ends: bool = False) -> None:
+        """The client has gone; `ends`: and wants its session to end."""
+        session = self._sessions.get(visit.client.name)
+        if session is None or session.visit is not visit:
+            return
+        session.visit = None
+        if ends:
+            self._end(session)
+        else:
+            self._put("session", session.key, session.value(self._wall_ns() // 1_000_000 + EXPIRY_S * 1000))
+
+    def disconnect_all(self) -> None:
+        """The node leaves."""
+        for session in self._sessions.values():
+            if session.visit is not None:
+                session.visit.end()
+
+    def _end(self, session: Stored) -> None:
+        mine = [each for each in self._work.described if each[:2] == ("add", session.number)]
+        for each in mine:  # what it got in the open work never enters
+            self._work.described.remove(each)
+        self._put("session", session.key, None)
+        self._work.purges.append(session.number.to_bytes(8))
+        self._drop(session)
+
+    def _drop(self, session: Stored) -> None:
+        if session.visit is not None:
+            session.visit.end()
+        self._sessions.pop(session.client, None)
+        for each in list(session.filters):
+            self._remove_filter(session, each)
+
+    def subscribe(self, visit: Visit, topic_filter: str) -> None:
+        """SUBSCRIBE with QoS 1."""
+        session = self._sessions[visit.client.name]
+        self._add_filter(session, topic_filter)
+        key = len(session.key).to_bytes(2) + session.key + topic_filter.encode()
+        self._put("subscription", key, struct.pack(">BI", 1, 0))
+        self._work.promises.append(lambda kept: visit.client.on_suback(visit) if kept else None)
+
+    def acknowledge(self, visit: Visit, place: int) -> bool:
+        """PUBACK of a subscriber; whether it was for something."""
+        session = self._sessions[visit.client.name]
+        message_id = session.flights.pop(place, None)
+        if message_id is None or session.waiting.pop(message_id, None) is None:
+            return False
+        mine = [each for each in self._work.described if each[:3] == ("add", session.number, message_id)]
+        if mine and session.doubles is None:  # it never enters
+            self._work.described.remove(mine[0])
+        else:
+            self._work.described.append(("remove", session.number, message_id, place))
+        self._pump(session)
+        self._poke()
+        return True
+
+    def _pump(self, session: Stored) -> None:
+        visit = session.visit
+        if visit is None or session.older_may_come:
+            return
+        for place, message_id in session.flights.items():
+            if place not in visit.sent:
+                visit.send(place, session.waiting[message_id])
+        flying = set(session.flights.values())
+        for message_id in sorted(session.waiting):
+            if len(session.flights) >= WINDOW:
+                return
+            if message_id not in flying:
+                session.flights[session.next_place] = message_id
+                visit.send(session.next_place, session.waiting[message_id])
+                session.next_place += 1
+
+    # --- messages ----------------------------------------------------------------------------------
+
+    def publish(self, topic: str, payload: bytes, done: Callable[[bool], None]) -> None:
+        """PUBLISH with QoS 1; `done`: whether it may be acknowledged."""
+        message_id, promise = self._next_id(), Promise(done)
+        if self._deliver(message_id, topic, payload):
+            self._work.promises.append(promise.part())
+        for slot, wanted in self._wanted.items():
+            if any(matches(each, topic) for each in wanted):
+                self._ask(slot, message_id, topic, payload, promise)
+        promise.close()
+        self._poke()
+
+    def _ask(self, slot: int, message_id: bytes, topic: str, payload: bytes, promise: Promise) -> None:
+        token = next(self._tokens)
+        self._open[token] = slot, promise
+        promise.part_of(token)
+        self._say(slot, "message", token, message_id.hex(), topic, payload.decode())
+
+    def _deliver(self, message_id: bytes, topic: str, payload: bytes) -> bool:
+        """To the sessions here; whether there was one that had it not."""
+        found = False
+        for session in self._sessions.values():
+            if not any(matches(each, topic) for each in session.filters):
+                continue
+            doubles = session.doubles
+            if doubles is not None and self._now() >= doubles.until:
+                doubles = session.doubles = None
+            if doubles is not None and doubles.comes_twice(message_id):
+                continue
+            found = True
+            message = make_message(topic, payload)
+            session.waiting[message_id] = payload
+            row = ("add", session.number, message_id, 1, False, len(message), 0, (), None, False, message)
+            self._work.described.append(row)
+            self._work.adds = True
+            self._pump(session)
+        return found
+
+    # --- sessions that come and go -----------------------------------------------------------------
+
+    def release(self, client: bytes, *, keep: bool = False) -> bool:
+        if client.decode() not in self._sessions:
+            return False
+        self._do(partial(self._release, client.decode(), keep))
+        return True
+
+    def _release(self, client: str, keep: bool) -> None:
+        session = self._sessions.get(client)
+        if session is None:
+            self._work.left.append((client.encode(), 0, False))
+            return
+        if session.visit is not None:
+            session.visit.end()
+            session.visit = None
+        session.kept = True
+        if not keep:
+            self._drop(session)
+        self._work.left.append((session.key, session.next_place, True))
+
+    def adopt(
+        self,
+        client_id: bytes,
+        value: bytes,
+        subscriptions: Sequence[tuple[bytes, bytes]],
+        received: Sequence[bytes],
+        inflight: Sequence[tuple[bytes, bytes, bytes]],
+        *,
+        idle: tuple[int, int, int],
+        next_place: int,
+        crashed: bool,
+        doubles_s: float,
+        taken: Sequence[tuple[int, int, int]],
+        recent: Sequence[bytes],
+        older_may_come: bool,
+    ) -> list[Any]:
+        filters = [key[2 + len(client_id) :].decode() for key, _ in subscriptions]
+        session = Stored(client_id.decode(), int.from_bytes(value[:8]), next_place=next_place)
+        session.older_may_come = older_may_come
+        if doubles_s:
+            marks = {(origin, reactor): clock for origin, reactor, clock in taken}
+            session.doubles = Doubles(self._now() + doubles_s, marks, set(recent))
+        self._do(partial(self._arrive, session, filters))
+        return []
+
+    def _arrive(self, session: Stored, filters: list[str]) -> None:
+        here = session.client not in self._sessions
+        if here:
+            self._sessions[session.client] = session
+            for each in filters:
+                self._add_filter(session, each)
+            for key, _ in self._store.scan("queue", session.number.to_bytes(8) + bytes([IDLE])):
+                self._read(session, key[9:])
+        self._work.arrived.append((session.key, here))
+        self._poke()
+
+    def _read(self, session: Stored, message_id: bytes) -> None:
+        text = self._store.get("payload", message_id)
+        if text is not None:
+            session.waiting[message_id] = parse_message(text).payload
+
+    def all_came(self, number: int) -> None:
+        self._do(partial(self._all_came, number))
+
+    def _of_number(self, number: int) -> Stored | None:
+        return next((each for each in self._sessions.values() if each.number == number), None)
+
+    def _all_came(self, number: int) -> None:
+        session = self._of_number(number)
+        if session is not None:
+            session.older_may_come = False
+            self._pump(session)
+
+    def note_added(self, number: int, ids: Sequence[bytes], _sizes: Sequence[int]) -> None:
+        self._do(partial(self._note_added, number, ids))
+
+    def _note_added(self, number: int, ids: Sequence[bytes]) -> None:
+        session = self._of_number(number)
+        if session is None:
+            return
+        for each in ids:
+            if session.doubles is None or session.doubles.is_new(each):
+                self._read(session, each)
+        self._pump(session)
+
+    def note_removed(self, number: int, ids: Sequence[bytes], _sizes: Sequence[int]) -> None:
+        self._do(partial(self._note_removed, number, ids))
+
+    def _note_removed(self, number: int, ids: Sequence[bytes]) -> None:
+        session = self._of_number(number)
+        if session is not None:
+            for each in ids:
+                if each not in session.flights.values():
+                    session.waiting.pop(each, None)
+
+    def retain(self, _topic: bytes, _value: bytes | None) -> bool:
+        """Nothing is retained in these histories."""
+        return True
+
+    # --- other nodes -------------------------------------------------------------------------------
+
+    def _add_filter(self, session: Stored, topic_filter: str) -> None:
+        if topic_filter not in session.filters:
+            session.filters.add(topic_filter)
+            self._interest[topic_filter] += 1
+            self._note_interest(topic_filter)
+
+    def _remove_filter(self, session: Stored, topic_filter: str) -> None:
+        session.filters.discard(topic_filter)
+        self._interest[topic_filter] -= 1
+        self._note_interest(topic_filter)
+
+    def _note_interest(self, topic_filter: str) -> None:
+        if self.is_noting:
+            self._changed[topic_filter] = self._interest[topic_filter] > 0
+            self._poke_neighbours()
+
+    def all_interest(self) -> list[str]:
+        self.is_noting = True
+        return [each for each, count in self._interest.items() if count]
+
+    def interest_changes(self) -> list[tuple[str, bool]]:
+        changed, self._changed = self._changed, {}
+        return list(changed.items())
+
+    def members_online(self, groups: Sequence[str]) -> list[int]:
+        return [0 for _ in groups]
+
+    def change_filters(self, slot: int, removed: Sequence[str], added: Sequence[str]) -> None:
+        wanted = self._wanted.setdefault(slot, {})
+        for each in removed:
+            wanted.pop(each, None)
+        wanted.update(dict.fromkeys(added, 0))
+
+    def change_groups(self, slot: int, changes: Sequence[tuple[str, int]]) -> None:
+        """None of a group is here."""
+        assert not changes
+
+    def drop_node(self, slot: int) -> None:
+        self._wanted.pop(slot, None)
+        self._pending.pop(slot, None)
+
+    def _say(self, slot: int, *letter: object) -> None:
+        self._pending.setdefault(slot, []).append(letter)
+        self._poke_neighbours()
+
+    def take_batches(self) -> list[tuple[int, bytes]]:
+        """What goes to other nodes."""
+        pending, self._pending = self._pending, {}
+        return [(slot, json.dumps(letters).encode()) for slot, letters in pending.items()]
+
+    def sent(self, _slot: int, _size: int) -> None:
+        """There is always room."""
+
+    def use_format(self, _number: int) -> None:
+        """There is one."""
+
+    def settle(self, slot: int, reason: int) -> None:
+        for token in [token for token, (asked, _) in self._open.items() if asked == slot]:
+            self._settled(token, reason)
+
+    def _settled(self, token: int, reason: int) -> None:
+        _, promise = self._open.pop(token, (0, None))
+        if promise is not None:
+            promise.settle(token, reason < REFUSED)
+
+    def give(self, slot: int, batch: bytes) -> bool:
+        for kind, token, *rest in json.loads(batch):
+            if kind == "answer":
+                self._settled(token, *rest)
+            else:
+                self._hear_message(slot, token, *rest)
+        self._poke()
+        return True
+
+    def _hear_message(self, slot: int, token: int, named: str, topic: str, payload: str) -> None:
+        message_id = bytes.fromhex(named)
+        clock, origin = _ID.unpack(message_id)
+        self._taken[origin] = clock
+        self.raise_ids(clock)
+        if self._deliver(message_id, topic, payload.encode()):
+            self._work.promises.append(lambda kept: self._say(slot, "answer", token, 0 if kept else REFUSED))
+        else:
+            self._say(slot, "answer", token, 0)
+
+    def taken_so_far(self) -> list[tuple[int, int, int]]:
+        own = self.incarnation, 0, self._wall_ns() + self._lead_ns
+        return [own, *((origin, 0, clock) for origin, clock in self._taken.items())]

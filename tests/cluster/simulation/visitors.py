@@ -1,0 +1,215 @@
+"""Clients that go from node to node, and what they see."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cluster.simulation.process import Hosts, Process
+
+TOPICS = ("a", "b")
+FILTERS = ("a", "b", "+")
+ANSWER_S = ((0.0001, 0.002), (0.0005, 0.03))
+AWAY_S = (0.02, 0.4)
+SETTLED_S = 1.5  # after a CONNECT that began a session
+PATIENCE_S = 3.0  # without CONNACK
+
+
+@dataclass
+class Sent:
+    """A message, and who is owed it: those whose subscription had been acknowledged when it was sent."""
+
+    topic: str
+    owed: dict[str, int]  # with which of its sessions
+    after: int  # messages of its publisher below this number were acknowledged before
+    node: int  # where it was published
+    sent_at: float
+    acknowledged: bool = False
+    acknowledged_at: float = 0.0
+
+
+@dataclass
+class Journal:
+    """All that clients saw, by names and numbers."""
+
+    sent: dict[tuple[str, int], Sent] = field(default_factory=dict)
+    taken: dict[str, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
+    answered: dict[str, dict[tuple[str, int], Process]] = field(default_factory=lambda: defaultdict(dict))
+    again: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+    unquiet: bool = False  # a node died, or was cut off
+    clocks_set: bool = False
+
+    def wrong(self, kind: str, text: str) -> None:
+        """Something that is wrong whatever else happens."""
+        self.faults.append(f"{kind}: {text}")
+
+
+class Visit:
+    """A connection: what goes to the client arrives in order."""
+
+    def __init__(self, process: Process, client: Subscriber, *, clean: bool) -> None:
+        self.process = process
+        self.client = client
+        self.clean = clean
+        self.answer: Future[int] | None = None  # what its CONNECT waits for
+        self.sent: set[int] = set()  # places of messages that went out on it
+        self.is_over = False
+        self.begun_at = self._last = process.world.now
+
+    def send(self, place: int, payload: bytes) -> None:
+        """PUBLISH."""
+        self.sent.add(place)
+        world = self.process.world
+        self._last = max(self._last, world.now + world.choose.uniform(*world.choose.choice(ANSWER_S)))
+        world.at(self._last - world.now, lambda: self.client.on_publish(self, place, payload))
+
+    def end(self) -> None:
+        """The broker ends it, or its client."""
+        if not self.is_over:
+            self.is_over = True
+            if self.answer is not None:
+                self.answer.cancel()
+            self.client.on_end(self)
+
+
+class Subscriber:
+    """Has one session after the other, each with one subscription."""
+
+    def __init__(self, world: Hosts, journal: Journal, name: str) -> None:
+        self.name = name
+        self.session = 1  # how many it has had
+        self.visit: Visit | None = None
+        self.subscribed = False
+        self._has_session = False
+        self._begun_at = 0.0
+        self._world = world
+        self._journal = journal
+        self.topic_filter = world.choose.choice(FILTERS)
+
+    def connect(self, *, clean: bool = False) -> None:
+        """To any node that serves; else later."""
+        self.leave()
+        world = self._world
+        serving = [host.broker for host in world.machines if host.broker and host.broker.serves]
+        if clean:
+            self._forget()  # it may be over from now on
+        if not serving:
+            world.at(0.2, self.come_back)
+            return
+        process = world.choose.choice(serving)
+        visit = self.visit = process.connect(self, clean=clean)
+        world.at(PATIENCE_S, lambda: self._give_up(visit))
+
+    def come_back(self) -> None:
+        """If it is away."""
+        if self.visit is None:
+            self.connect()
+
+    def _give_up(self, visit: Visit) -> None:
+        if visit is self.visit and not visit.process.engine.is_here(visit):
+            visit.end()
+
+    def _forget(self) -> None:
+        self.session += 1
+        self.subscribed = self._has_session = False
+
+    def leave(self, *, ends: bool = False) -> None:
+        """Goes, and with `ends` has its session end."""
+        visit, self.visit = self.visit, None
+        if visit is None:
+            return
+        visit.is_over = True
+        if visit.answer is not None:
+            visit.answer.cancel()
+        if not visit.process.is_over:
+            if ends and visit.process.engine.is_here(visit):
+                self._forget()
+            visit.process.engine.disconnect(visit, ends=ends)
+
+    def on_end(self, visit: Visit) -> None:
+        if visit is self.visit:
+            self.visit = None
+            self._world.at(self._world.choose.uniform(*AWAY_S), self.come_back)
+
+    def on_connack(self, visit: Visit, *, present: bool) -> None:
+        if visit is not self.visit:
+            return
+        if self._has_session and not present:
+            self._journal.wrong("session lost", self.name)
+            self._forget()
+        if not present:
+            self._begun_at = visit.begun_at
+            self._journal.answered[self.name].clear()
+        self._has_session = True
+        if not self.subscribed:
+            visit.process.engine.subscribe(visit, self.topic_filter)
+
+    def on_suback(self, visit: Visit) -> None:
+        if visit is self.visit:
+            self.subscribed = True
+
+    def on_publish(self, visit: Visit, place: int, payload: bytes) -> None:
+        if visit is not self.visit:
+            return
+        publisher, _, number = payload.decode().partition(":")
+        key, journal = (publisher, int(number)), self._journal
+        before, sent = journal.answered[self.name].get(key), journal.sent.get(key)
+        # what a session gets that has just begun, its old home may add, too, until it has heard of the end
+        settled = sent is not None and sent.sent_at - self._begun_at > SETTLED_S
+        if before is not None and not before.is_over and settled and not journal.unquiet:
+            journal.wrong("repeated", f"{key} for {self.name}")
+        if sent is None or self.topic_filter not in (sent.topic, "+"):
+            journal.wrong("phantom", f"{key} for {self.name}")
+        elif sent.acknowledged and sent.acknowledged_at < self._begun_at and not journal.unquiet:
+            journal.wrong("resurrected", f"{key} for {self.name}, whose session began later")
+        journal.taken[self.name].append(key)
+        world = self._world
+
+        def answer() -> None:
+            here = visit is self.visit and not visit.process.is_over and visit.process.engine.is_here(visit)
+            if here and visit.process.engine.acknowledge(visit, place):
+                journal.answered[self.name][key] = visit.process
+
+        world.at(world.choose.uniform(*world.choose.choice(ANSWER_S)), answer)
+
+
+class Publisher:
+    """Publishes anywhere, each message once: what is refused may have come or not."""
+
+    def __init__(self, world: Hosts, journal: Journal, name: str) -> None:
+        self.name = name
+        self._world = world
+        self._journal = journal
+        self._number = self._acknowledged = 0
+
+    @property
+    def last_acknowledged(self) -> bool:
+        """Whether its last message was."""
+        return self._journal.sent[self.name, self._number - 1].acknowledged
+
+    def publish(self, subscribers: list[Subscriber]) -> None:
+        """The next message."""
+        world = self._world
+        serving = [host.broker for host in world.machines if host.broker and host.broker.serves]
+        if not serving:
+            return
+        key, topic = (self.name, self._number), world.choose.choice(TOPICS)
+        self._number += 1
+        owed = {
+            each.name: each.session
+            for each in subscribers
+            if each.subscribed and each.topic_filter in (topic, "+")
+        }
+        process = world.choose.choice(serving)
+        sent = self._journal.sent[key] = Sent(topic, owed, self._acknowledged, process.own, world.now)
+
+        def done(kept: bool) -> None:
+            sent.acknowledged, sent.acknowledged_at = kept, world.now
+            if kept and key[1] == self._acknowledged:
+                self._acknowledged += 1
+
+        process.engine.publish(topic, b"%s:%d" % (key[0].encode(), key[1]), done)
