@@ -573,11 +573,13 @@ class Moves:
             self._access.all_came(number)
 
     def _release_handed(self, now: float) -> None:
-        """One that has come itself a moment ago stays until all that it got before is here."""
+        """When all is here that one got before it came itself, and the log says here that it is elsewhere."""
         due = itertools.takewhile(lambda each: each[1][0] <= now, self._lingering.items())
         for client in [client for client, _ in due if client not in self._come]:
-            self._owing[client] = self._lingering.pop(client)[1]
-            self._release(client)
+            session = self._node.rows.sessions.get(client, None)
+            if session is None or session.row.epoch != self._conversion.epoch(client):
+                self._owing[client] = self._lingering.pop(client)[1]
+                self._release(client)
 
     def _share(self, client: str, for_s: float) -> None:
         """For so long another node may add the same messages for this session."""
