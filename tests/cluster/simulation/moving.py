@@ -143,11 +143,9 @@ class Run:
         return self.world.choose.choice(list(itertools.permutations(range(len(self._hosts())), 2)))
 
     def _slow(self) -> None:
-        """All that goes one way; by less than an old home waits for what was sent to it (`LINGER_S`): what
-        comes later than that is lost.
-        """
+        """All that goes one way, so that heartbeats come in time still."""
         link = self._link()
-        self.world.slow[link] = self.world.choose.choice((0.05, 0.2, 0.35))
+        self.world.slow[link] = self.world.choose.choice((0.05, 0.3, 0.8))
         self.world.at(self.world.choose.choice((0.5, 1.2)), partial(self.world.restore, link))
 
     def _lose_records(self) -> None:

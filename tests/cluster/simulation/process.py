@@ -340,8 +340,8 @@ class Process:
     def use_format(self, number: int) -> None:
         """There is one."""
 
-    def announce(self) -> int:
-        return self.neighbours.announce()
+    def announce(self, *, flush: bool = False) -> int:
+        return self.neighbours.announce(flush=flush)
 
     def is_announced(self, number: int) -> bool:
         members = self.keeper.node.members
