@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ import typer
 from tidemq.errors import ConfigError, StoreError, TideMQError
 
 if TYPE_CHECKING:
+    from tidemq.store import Store
     from tidemq.store.mosquitto import MosquittoState
 
 EXIT_CORRUPT = 1
@@ -113,7 +115,7 @@ def dump(
     def run() -> int:
         with closing(open_existing(data)) as store:
             if arrow:
-                counts = _tables().write_tables(store, Path(file), buckets)
+                counts = _write_tables(store, Path(file), buckets)
                 print(", ".join(f"{count} {name}" for name, count in counts.items()), file=sys.stderr)
                 return 0
             if file == "-":
@@ -242,6 +244,17 @@ def _tables() -> ModuleType:
     except ImportError as error:
         raise StoreError(f"{error}; pip install 'tidemq[streams]'") from error
     return tables
+
+
+def _write_tables(store: Store, folder: Path, buckets: int) -> Counter[str]:
+    """As the store's kind wants it; gives the rows of each table."""
+    tables = _tables()
+    if not tables.is_of_node(store):
+        counts: Counter[str] = tables.write_tables(store, folder, buckets)
+        return counts
+    from tidemq.cluster.dumps import write_node_tables
+
+    return write_node_tables(store, folder, buckets)
 
 
 def _exit_with(run: Callable[[], int]) -> None:

@@ -10,7 +10,7 @@ import json
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from tidemq.store.rows import (
 )
 
 VERSION = 1
+NODE_VERSION = 2  # of dumps of a cluster's nodes, which `tidemq/cluster/dumps.py` writes
 BUCKETS = 32
 MANIFEST = "manifest.json"
 SESSION, SHARED = "session", "shared"  # kinds of owners
@@ -112,34 +113,38 @@ def write_tables(store: Store, folder: Path, buckets: int = BUCKETS) -> Counter[
     Entries, received identifiers and subscriptions that nobody has are left out, and counted as `leftovers`.
     OSError; StoreError where a row cannot be parsed. Holds 300 bytes for each session.
     """
-    folder.mkdir(parents=True)
-    for table in SCHEMAS:
-        (folder / table).mkdir()
-    with _Files(folder) as files:
-        origin, clock = (
-            int.from_bytes(store.get("meta", key) or bytes(8)) for key in (b"incarnation", b"clock")
+    if is_of_node(store):
+        raise StoreError(
+            "this store is of a cluster's node, which has more to say of what it has seen: "
+            "`tidemq store dump --arrow` does"
         )
+    origin, clock = (int.from_bytes(store.get("meta", key) or bytes(8)) for key in (b"incarnation", b"clock"))
+    with TableFiles(folder, SCHEMAS) as files:
         owners = _Owners(buckets)
         for bucket, owner in _write_owners(store, files, owners):
             files.add("seen", bucket, (owner, origin, 0, clock))
         _write_queues(store, files, owners)
-        _write_messages(store, files, buckets)
-        for family in ("stream", "meta"):
-            for key, value in store.scan(family):
-                files.add("rows", 0, (family, key, value), len(key) + len(value))
+        write_payloads(store, files, buckets)
+        _write_retained(store, files, buckets)
+        write_other_rows(store, files)
         files.complete(buckets)
     leftovers = files.counts.pop("leftovers", 0)
-    manifest = {
-        "version": VERSION,
-        "format": FORMAT.decode(),
-        "buckets": buckets,
-        "incarnation": origin,
-        "clock": clock,
-        "seen": [{"origin": origin, "first": 0, "last": clock}],
-        "rows": dict(files.counts),
-    }
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    seen = [{"origin": origin, "first": 0, "last": clock}]
+    write_manifest(
+        folder, VERSION, buckets=buckets, incarnation=origin, clock=clock, seen=seen, rows=files.counts
+    )
     return files.counts + Counter(leftovers=leftovers)
+
+
+def is_of_node(store: Store) -> bool:
+    """Whether a node of a cluster has written it."""
+    return next(iter(store.scan("cluster")), None) is not None
+
+
+def write_manifest(folder: Path, version: int, **said: Any) -> None:
+    """The last file of a dump: it is complete."""
+    manifest = {"version": version, "format": FORMAT.decode(), **said}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -150,6 +155,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise StoreError(f"{folder} is no dump of a store, or not complete: {MANIFEST} is missing") from None
     except ValueError as error:
         raise StoreError(f"{folder / MANIFEST} is damaged: {error}") from error
+    if manifest.get("version") == NODE_VERSION:
+        raise StoreError(
+            f"{folder} is the dump of a cluster's node: make one of a store of it, and of those of the other "
+            "nodes, with `tidemq pipeline reconcile DUMP... OUT`"
+        )
     if (manifest.get("version"), manifest.get("format")) != (VERSION, FORMAT.decode()):
         raise StoreError(
             f"the dump {folder} has version {manifest.get('version')} and rows of format "
@@ -253,7 +263,7 @@ class _Owners:
         return self._queues.get(queue)
 
 
-def _write_owners(store: Store, files: _Files, owners: _Owners) -> Iterator[tuple[int, int]]:
+def _write_owners(store: Store, files: TableFiles, owners: _Owners) -> Iterator[tuple[int, int]]:
     """Sessions and shared subscriptions; gives bucket and number of each, at last how many identifiers of
     received messages nobody has."""
     received: dict[int, list[int]] = {}
@@ -278,7 +288,7 @@ def _write_owners(store: Store, files: _Files, owners: _Owners) -> Iterator[tupl
             yield new
 
 
-def _write_queues(store: Store, files: _Files, owners: _Owners) -> None:
+def _write_queues(store: Store, files: TableFiles, owners: _Owners) -> None:
     """What owners have: subscriptions and entries."""
     for key, value in store.scan("subscription"):
         each = _parsed(parse_subscription, key, value)
@@ -302,8 +312,8 @@ def _write_queues(store: Store, files: _Files, owners: _Owners) -> None:
         files.add("entries", place[0], (place[1], *_TWO.unpack(entry.id), *state))
 
 
-def _write_messages(store: Store, files: _Files, buckets: int) -> None:
-    """Payloads with their counts, which lie in the same order, and retained messages."""
+def write_payloads(store: Store, files: TableFiles, buckets: int) -> None:
+    """Payloads with their counts, which lie in the same order."""
     counts = store.scan("reference")
     counted = next(counts, None)
     for key, value in store.scan("payload"):
@@ -315,6 +325,16 @@ def _write_messages(store: Store, files: _Files, buckets: int) -> None:
             references = _parsed(parse_reference, *counted).count
         clock, origin = _TWO.unpack(key)
         files.add("payloads", bucket_of_id(clock, buckets), (clock, origin, references, value), len(value))
+
+
+def write_other_rows(store: Store, files: TableFiles) -> None:
+    """What goes on where this very store is: of streams, and what it says of itself."""
+    for family in ("stream", "meta"):
+        for key, value in store.scan(family):
+            files.add("rows", 0, (family, key, value), len(key) + len(value))
+
+
+def _write_retained(store: Store, files: TableFiles, buckets: int) -> None:
     for key, value in store.scan("retained"):
         topic = _parsed(parse_retained, key, value).message.topic
         row = (topic, *_TWO.unpack_from(value), value[ID_BYTES:])
@@ -372,15 +392,19 @@ class _File:
         self._writer.close()
 
 
-class _Files:
-    """All files of a dump, each made when its first row comes."""
+class TableFiles:
+    """All files of a dump, each made when its first row comes. `folder` must not exist."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, schemas: Mapping[str, pa.Schema]) -> None:
         self._folder = folder
+        self._schemas = schemas
+        folder.mkdir(parents=True)
+        for table in schemas:
+            (folder / table).mkdir()
         self._files: dict[tuple[str, int], _File] = {}
         self.counts: Counter[str] = Counter()
 
-    def __enter__(self) -> _Files:
+    def __enter__(self) -> TableFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -388,17 +412,18 @@ class _Files:
             file.close()
 
     def add(self, table: str, bucket: int, row: tuple[Any, ...], size: int = 0) -> None:
+        """Appends a row, with the bytes of what is long in it."""
         self._file(table, bucket).add(row, size)
         self.counts[table] += 1
 
     def complete(self, buckets: int) -> None:
         """Makes those that got no row: a reader need not look which there are."""
-        for table in SCHEMAS:
+        for table in self._schemas:
             for bucket in range(1 if table == "rows" else buckets):
                 self._file(table, bucket)
 
     def _file(self, table: str, bucket: int) -> _File:
         if (table, bucket) not in self._files:
             path = table_path(self._folder, table, bucket)
-            self._files[table, bucket] = _File(path, SCHEMAS[table])
+            self._files[table, bucket] = _File(path, self._schemas[table])
         return self._files[table, bucket]

@@ -27,13 +27,15 @@ from pyspark.sql import SparkSession
 
 from tidemq.errors import UsageError
 from tidemq.pipeline.places import ENVIRONMENT, place_uri
-from tidemq.pipeline.reconcile import bucket_merging
+from tidemq.pipeline.reconcile import bucket_merging, node_merging
 from tidemq.pipeline.reconcile.bucket_merging import Counts
 
 VERSION, FORMAT = 1, "2"  # of dumps, and of the rows in them, that this one reads and writes
+NODE_VERSION = 2  # of dumps of a cluster's nodes, which it reads
 MANIFEST = "manifest.json"
 TABLES = ("owners", "subscriptions", "seen", "entries", "payloads", "retained")
 GROUP_ROWS = 1 << 18
+_SEEN = {"owner": pl.UInt32, "origin": pl.UInt64, "first": pl.UInt64, "last": pl.UInt64}
 _IDS = "ids"  # folder of what goes from the tasks for queues to those for payloads
 
 
@@ -125,8 +127,11 @@ class Folder:
             raise UsageError(
                 f"{self.uri} is no complete dump; `tidemq store dump --arrow` makes one: {error}"
             ) from error
-        if (manifest.get("version"), manifest.get("format")) != (VERSION, FORMAT):
-            raise UsageError(f"the dump {self.uri} is another version's: this one reads version {VERSION}")
+        if manifest.get("version") not in (VERSION, NODE_VERSION) or manifest.get("format") != FORMAT:
+            raise UsageError(
+                f"the dump {self.uri} is another version's: "
+                f"this one reads versions {VERSION} and {NODE_VERSION}"
+            )
         return manifest
 
 
@@ -168,10 +173,16 @@ def reconcile_by(
     buckets: int = manifests[0]["buckets"]
     now = round(time.time() * 1000) if now_ms is None else now_ms
     seen = [
-        [(each["origin"], each["first"], each["last"]) for each in manifest["seen"]] for manifest in manifests
+        [(each["origin"], each["first"], each["last"]) for each in manifest.get("seen", [])]
+        for manifest in manifests
     ]
-    queues = run(buckets, lambda bucket: merge_queues(sides, target, bucket, buckets, now))
-    messages = run(buckets, lambda bucket: merge_messages(sides, target, bucket, buckets, seen))
+    vectors = [{each["by"]: each["number"] for each in manifest["applied"]} for manifest in manifests
+               if manifest["version"] == NODE_VERSION]  # fmt: skip
+    if vectors:
+        queues = run(buckets, lambda bucket: merge_node_queues(sides, target, bucket, buckets, vectors, now))
+    else:
+        queues = run(buckets, lambda bucket: merge_queues(sides, target, bucket, buckets, now))
+    messages = run(buckets, lambda bucket: merge_messages(sides, target, bucket, buckets, seen, vectors))
     _complete(target, manifests, queues.total + messages.total)
     total = queues.total + messages.total
     names = Report.__dataclass_fields__
@@ -186,9 +197,10 @@ def reconcile_by(
 
 def check_dumps(dumps: Sequence[str]) -> list[dict[str, Any]]:
     """The manifests of dumps that go together; UsageError says why others do not."""
-    if not 2 <= len(dumps) <= bucket_merging.NODES_MAX:
-        raise UsageError(f"accepted: 2 to {bucket_merging.NODES_MAX} dumps, not {len(dumps)}")
+    if not 1 <= len(dumps) <= bucket_merging.NODES_MAX:
+        raise UsageError(f"accepted: 1 to {bucket_merging.NODES_MAX} dumps, not {len(dumps)}")
     manifests = [Folder.at(each).manifest() for each in dumps]
+    _check_kinds(dumps, manifests)
     buckets = {each: manifest["buckets"] for each, manifest in zip(dumps, manifests, strict=True)}
     if len(set(buckets.values())) > 1:
         said = ", ".join(f"{each} {count}" for each, count in buckets.items())
@@ -202,6 +214,38 @@ def check_dumps(dumps: Sequence[str]) -> list[dict[str, Any]]:
                 "what one of them has no more cannot be told from what it never had"
             )
     return manifests
+
+
+def _check_kinds(dumps: Sequence[str], manifests: Sequence[Mapping[str, Any]]) -> None:
+    """All are of nodes of one cluster, or all of brokers without one; UsageError."""
+    of_nodes = [manifest["version"] == NODE_VERSION for manifest in manifests]
+    if not any(of_nodes):
+        if len(dumps) == 1:
+            raise UsageError(
+                f"accepted: 2 to {bucket_merging.NODES_MAX} dumps, not 1: one is enough of a cluster's node"
+            )
+        return
+    if not all(of_nodes):
+        node, other = dumps[of_nodes.index(True)], dumps[of_nodes.index(False)]
+        raise UsageError(
+            f"{node} is the dump of a cluster's node, {other} of a broker without a cluster: give dumps of "
+            "one kind alone"
+        )
+    known = [{each["by"] for each in manifest["applied"]} | {*manifest["members"], *manifest["struck"],
+             manifest["incarnation"]} for manifest in manifests]  # fmt: skip
+    reached, left = {0}, set(range(1, len(dumps)))
+    while near := {each for each in left if any(_know(manifests, known, each, one) for one in reached)}:
+        reached |= near
+        left -= near
+    if left:
+        raise UsageError(
+            f"{dumps[0]} and {dumps[min(left)]} are of two clusters: neither node knows of the other, nor of "
+            "any that does"
+        )
+
+
+def _know(manifests: Sequence[Mapping[str, Any]], known: Sequence[set[int]], one: int, other: int) -> bool:
+    return manifests[one]["incarnation"] in known[other] or manifests[other]["incarnation"] in known[one]
 
 
 def _make(target: Folder) -> None:
@@ -235,17 +279,49 @@ def merge_queues(sides: Sequence[Folder], target: Folder, bucket: int, buckets: 
     owners = bucket_merging.merge_owners(read("owners"))
     seen = read("seen")
     entries, counts = bucket_merging.merge_entries(read("entries"), seen, owners, now_ms)
+    _write_entries(target, bucket, buckets, entries)
+    counts.total["owners"] = target.write("owners", bucket, [owners.table.drop("side")])
+    subscriptions = bucket_merging.merge_subscriptions(read("subscriptions"), owners)
+    counts.total["subscriptions"] = target.write("subscriptions", bucket, [subscriptions])
+    counts.total["seen"] = target.write("seen", bucket, [bucket_merging.merge_seen(seen, owners)])
+    return counts
+
+
+def merge_node_queues(
+    sides: Sequence[Folder],
+    target: Folder,
+    bucket: int,
+    buckets: int,
+    vectors: Sequence[Mapping[int, int]],
+    now_ms: int,
+) -> Counts:
+    """The same of nodes of a cluster, which had applied these records of each other."""
+
+    def read(table: str) -> list[pl.DataFrame]:
+        return [side.read(table, bucket) for side in sides]
+
+    owners = node_merging.merge_owners(read("owners"), read("ends"), vectors)
+    entries, counts = node_merging.merge_entries(read("entries"), read("removed"), owners, vectors, now_ms)
+    subscriptions = node_merging.merge_subscriptions(read("subscriptions"), owners, vectors)
+    table, numbers = node_merging.plain_owners(owners, entries)
+    renumbered = [
+        each.with_columns(numbers.gather(each["owner"]).alias("owner")) for each in (entries, subscriptions)
+    ]
+    _write_entries(target, bucket, buckets, renumbered[0])
+    counts.total["owners"] = target.write("owners", bucket, [table])
+    counts.total["subscriptions"] = target.write("subscriptions", bucket, [renumbered[1]])
+    target.write("seen", bucket, [pl.DataFrame(schema=_SEEN)])  # a store that is new claims nothing
+    return counts
+
+
+def _write_entries(target: Folder, bucket: int, buckets: int, entries: pl.DataFrame) -> None:
+    """And the ids of their messages, for those who look for these."""
     ids = entries.select("clock", "origin", place=(pl.col("clock") // 64 % buckets))
     ids = ids.sort("place").with_columns(pl.col("place").set_sorted())
     bounds = ids["place"].search_sorted(pl.Series(range(buckets + 1), dtype=pl.UInt64))
     slices = (ids.slice(first, end - first) for first, end in pairwise(bounds))
     _write_ids(target, bucket, slices)
     target.write("entries", bucket, [entries])
-    counts.total["owners"] = target.write("owners", bucket, [owners.table.drop("side")])
-    subscriptions = bucket_merging.merge_subscriptions(read("subscriptions"), owners)
-    counts.total["subscriptions"] = target.write("subscriptions", bucket, [subscriptions])
-    counts.total["seen"] = target.write("seen", bucket, [bucket_merging.merge_seen(seen, owners)])
-    return counts
 
 
 def merge_messages(
@@ -254,12 +330,17 @@ def merge_messages(
     bucket: int,
     buckets: int,
     seen: Sequence[Sequence[tuple[int, int, int]]],
+    vectors: Sequence[Mapping[int, int]],
 ) -> Counts:
-    """One bucket of payloads and retained messages. In an executor."""
+    """One bucket of payloads and retained messages; `vectors` of nodes of a cluster. In an executor."""
     ids = pl.concat([_read_ids(target, each, bucket) for each in range(buckets)])
     payloads, counted = bucket_merging.merge_payloads([side.read("payloads", bucket) for side in sides], ids)
     target.write("payloads", bucket, payloads)
-    retained, kept = bucket_merging.merge_retained([side.read("retained", bucket) for side in sides], seen)
+    tables = [side.read("retained", bucket) for side in sides]
+    if vectors:
+        retained, kept = node_merging.merge_retained(tables, vectors)
+    else:
+        retained, kept = bucket_merging.merge_retained(tables, seen)
     target.write("retained", bucket, [retained])
     return Counts(counted + kept)
 
@@ -299,7 +380,9 @@ def _complete(target: Folder, manifests: Sequence[Mapping[str, Any]], counts: Ma
     files, root = target.open()
     files.delete_dir(f"{root}/{_IDS}")
     seen = {
-        (each["origin"], each["first"], each["last"]) for manifest in manifests for each in manifest["seen"]
+        (each["origin"], each["first"], each["last"])
+        for manifest in manifests
+        for each in manifest.get("seen", [])
     }
     manifest = {
         "version": VERSION,
