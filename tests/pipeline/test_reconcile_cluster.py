@@ -187,7 +187,7 @@ def do_something(
         say(node, others)
 
 
-@pytest.mark.parametrize("first", range(0, 80, 20))
+@pytest.mark.parametrize("first", range(0, 60, 20))
 def test_dumps_become_what_the_nodes_become(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + 20):
         check_history(seed, tmp_path / str(seed))
