@@ -60,7 +60,7 @@ def what_is_held_is_kept(patch: pytest.MonkeyPatch) -> None:
 PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, str]] = {
     the_old_home_forgets_at_once: ("lost", "moves"),
     what_waits_goes_out_before_all_has_come: ("repeated", "_slow"),
-    ends_are_not_told_to_old_homes: ("repeated", "_renew"),
+    ends_are_not_told_to_old_homes: ("stuck", "_renew"),
     what_is_held_is_kept: ("stuck", "moves"),
 }
 
