@@ -87,11 +87,18 @@ class Bench:
         with self.sides(ONE, TWO) as sides:
             for nodes in sides.values():
                 run_load(replace(PAIRS_ABSENT.workload, part="whole", messages=1), nodes.first)
-            self.in_turn(PAIRS_ABSENT, sides, load_first)
+            self.in_turn(PAIRS_ABSENT, sides, load_first, alike=True)
 
-    def in_turn(self, scenario: Scenario, sides: Mapping[Setup, Nodes], load: cluster_report.Load) -> None:
+    def in_turn(
+        self,
+        scenario: Scenario,
+        sides: Mapping[Setup, Nodes],
+        load: cluster_report.Load,
+        *,
+        alike: bool = False,
+    ) -> None:
         """Warm-ups, after which a run takes so many seconds of CPU on its side, however busy the machine is;
-        then all sides in turn for some rounds.
+        then all sides in turn for some rounds. `alike`: all get as many messages as the slowest side.
         """
         workloads = {}
         for setup, nodes in sides.items():
@@ -101,6 +108,9 @@ class Bench:
                 factor = share * self.seconds / max(sum(run.cpu_s.values()), CPU_S_MIN)
                 workload = replace(workload, messages=max(int(workload.messages * factor), 1))
             workloads[setup] = workload
+        if alike:
+            fewest = min(each.messages for each in workloads.values())
+            workloads = {setup: replace(each, messages=fewest) for setup, each in workloads.items()}
         for _round in range(self.rounds):
             for setup, nodes in sides.items():
                 run = self.measure(scenario, setup, nodes, workloads[setup], load)
