@@ -15,8 +15,9 @@ from cluster.test_unknown_sessions import at, is_present
 from waiting import WAIT_S, until
 
 from tidemq.client import Client
+from tidemq.cluster import moves
 from tidemq.cluster.exchange import RECORDS
-from tidemq.cluster.moves import DONE, Moves
+from tidemq.cluster.moves import DONE, YIELD, Moves
 
 MANY = 200
 
@@ -126,9 +127,9 @@ async def test_what_is_left_of_a_session_that_ended_elsewhere_is_nobodys(
     async with at(nodes, "one", "c") as first:
         await first.subscribe("a/#", qos=1)
     await until(lambda: nodes.agree("one", "two"))
-    moves = moves_of(nodes, "one")
-    slow = SlowAccess(moves._access)
-    monkeypatch.setattr(moves, "_access", slow)
+    of_one = moves_of(nodes, "one")
+    slow = SlowAccess(of_one._access)
+    monkeypatch.setattr(of_one, "_access", slow)
     async with at(nodes, "two", "c", 0, clean=True):
         pass
     await until(lambda: slow.asked == [b"c"])
@@ -142,6 +143,33 @@ async def test_what_is_left_of_a_session_that_ended_elsewhere_is_nobodys(
     await again.disconnect()
     await until(lambda: nodes.agree("one", "two"))
     assert nodes.count("two", "subscription") == 0
+
+
+async def test_a_session_that_nobody_came_for_goes_on_where_it_was(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node that has asked for it does not take it, and its client is back; nothing is lost meanwhile."""
+    monkeypatch.setattr(moves, "RETURN_S", 1.0)
+    await nodes.meet("one", "two")
+    async with at(nodes, "one", "c") as first:
+        await first.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.dropped.add(YIELD)
+    away = at(nodes, "two", "c")
+    coming = asyncio.create_task(away.connect())
+    await until(lambda: "c" in moves_of(nodes, "one")._handed)
+    coming.cancel()
+    expected: list[bytes] = []
+    async with client(nodes.brokers["one"], "bob") as bob:
+        returning = asyncio.create_task(at(nodes, "one", "c").connect())
+        while not returning.done():
+            expected.append(b"%d" % len(expected))
+            await bob.publish("a/1", expected[-1], qos=1)
+    back = at(nodes, "one", "c")
+    await back.connect()
+    assert is_present(back)
+    assert await payloads(back, len(expected)) == expected
+    await back.disconnect()
 
 
 async def test_many_that_come_at_once_are_few_batches(nodes: Nodes) -> None:

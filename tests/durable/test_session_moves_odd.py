@@ -251,6 +251,25 @@ def test_nobody_gets_a_session_that_was_handed_over(servers: Servers, version: i
     client.ping()
 
 
+@pytest.mark.parametrize("reactors", [1, 2])
+def test_a_session_that_nobody_took_is_its_client_s_again(servers: Servers, reactors: int) -> None:
+    node = servers.node(reactors)
+    client = connected(node, client_id="c", **kept(5))
+    client.subscribe("t", 1)
+    client.disconnect()
+    assert node.access.release(b"c", keep=True)
+    wait_until(lambda: node.access.left, "it is handed over")
+    sender = connected(node)
+    sender.publish("t", b"1", 1)
+    node.access.take_back(b"c")
+    sender.publish("t", b"2", 1)
+    client = connected(node, client_id="c", **kept(5))
+    for payload in (b"1", b"2"):
+        client.expect_message("t", payload, 1)
+    node.access.take_back(b"nobody")
+    client.ping()
+
+
 def test_a_session_leaves_once_however_often_it_is_told_to(servers: Servers) -> None:
     node = servers.node(2)
     connected(node, client_id="c", **kept(5))

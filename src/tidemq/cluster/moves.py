@@ -80,7 +80,6 @@ class Coming:
     yielded: Vector | None = None  # what that had done when it handed the session over
     marks: list[tuple[int, int, int]] = field(default_factory=list)  # and which messages it had taken
     leaving: bool = False  # the engine still has what is left of it from before
-    was_handed: bool = False  # that had been handed over
     taken: bool = False  # the engine is about to have it
 
     @property
@@ -170,8 +169,8 @@ class Moves:
     @property
     def is_waiting(self) -> bool:
         """Whether a session is on its way."""
-        ours = self._coming or self._come
-        return bool(ours or self._askers or self._left or self._yields or self._early)
+        ours = self._coming or self._come or self._askers
+        return bool(ours or self._left or self._yields or self._early)
 
     @property
     def _doubles_s(self) -> float:
@@ -238,7 +237,10 @@ class Moves:
         home, own = session.row.home, self._node.incarnation
         if client in self._askers or now - self._handed.get(client, -inf) < RETURN_S:
             return  # it is on its way elsewhere, or others think that it is here
-        if home == own and client not in self._handed and self._conversion.epoch(client) is not None:
+        if home == own and self._conversion.epoch(client) is not None:
+            if self._handed.pop(client, None) is not None:  # nobody has come for it
+                self._access.take_back(client.encode())
+                self._share(client, self._doubles_s)
             if coming.clean:
                 self._finish(client, 0)
             else:
@@ -282,7 +284,6 @@ class Moves:
     def _take(self, client: str, coming: Coming, session: Session) -> None:
         if self._conversion.epoch(client) is not None:
             coming.leaving = True  # until the engine has forgotten it, see `left`
-            coming.was_handed = client in self._handed
             self._release(client)
             return
         if coming.clean and not coming.is_left:  # else its client may be back, and go on with its session
@@ -294,9 +295,8 @@ class Moves:
 
     def _begin_all(self) -> None:
         """One batch for all whose time has come; then the engine has them, or hears that it may go on."""
-        if not self._begun:
-            return
-        self._write([each.operation for each in self._begun.values()])
+        if self._begun:
+            self._write([each.operation for each in self._begun.values()])
         for client, each in self._begun.items():
             if isinstance(each.operation, PutSession):
                 self._conversion.begin_epoch(client, each.operation.epoch)
@@ -310,7 +310,7 @@ class Moves:
 
     def _bring_in(self, client: str, coming: Coming, *, asked: bool) -> None:
         self.counts["cluster_sessions_taken" if asked else "cluster_sessions_taken_over"] += 1
-        if coming.yielded is not None or coming.was_handed:
+        if coming.yielded is not None:
             self._share(client, self._doubles_s)
         coming.taken = True
         if not self._adopt(client, coming, crashed=not asked):

@@ -11,11 +11,13 @@ A session may also be handed over first: then it is not forgotten yet, but goes 
 until other nodes know where that is to go from now on, and it leaves. A client that comes for it meanwhile,
 whose CONNECT was answered a moment before, is refused: what it did here would be nobody's.
 
-``Reactor.releasing`` has a byte before each client id: 1 where the session is handed over.
+Where nobody comes for it, it is taken back, and is as any other again.
+
+``Reactor.releasing`` has a byte before each client id: how it leaves.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint64_t
+from cython.cimports.libc.stdint import uint8_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.counters import C_SESSIONS_RELEASED, C_SESSIONS_TAKEN_OVER
@@ -29,6 +31,7 @@ from cython.cimports.tidemq.engine.link.output import doom
 from cython.cimports.tidemq.engine.queues.received_identifiers import store_all_received
 from cython.cimports.tidemq.engine.queues.sessions import Found, end_session, find_session, forget_session
 from cython.cimports.tidemq.engine.state.client import Connection, Session
+from cython.cimports.tidemq.engine.state.departure import HAND_OVER, TAKE_BACK
 from cython.cimports.tidemq.engine.state.mail import MAIL_RELEASE, Mail
 from cython.cimports.tidemq.engine.state.section import RECORD_LEFT, Record
 from cython.cimports.tidemq.wire.protocol import FAULT_NONE, RC_SESSION_TAKEN_OVER
@@ -51,20 +54,18 @@ def _is_open(r, s):
     return s.memberships != cython.NULL and s.memberships.handback != cython.NULL
 
 
-def _pass_on(r, client_id, keep, reactor):
+def _pass_on(r, client_id, how, reactor):
     """The session is another reactor's, or an earlier one's removal is in its section."""
     mail: Mail = new_mail(MAIL_RELEASE)
-    mail.reason = keep
+    mail.reason = how
     mail.letter = new_letter()
     name: unique_ptr[string] = make_unique[string](client_id[0])
     mail.letter.text = name.release()
     r.outgoing[reactor].push_back(mail)
 
 
-def _release(r, client_id, keep):
-    """Whether it has left, or is not here to leave; False: something of it is open. ``keep``: it is handed
-    over.
-    """
+def _release(r, client_id, how):
+    """Whether it has left, or is not here to leave; False: something of it is open."""
     found: Found = find_session(r, client_id, False)
     here: cython.bint = False
     if found.session != cython.NULL and found.reactor == r.index and not found.moving:
@@ -77,7 +78,7 @@ def _release(r, client_id, keep):
             close_connection(r, c)
             found = find_session(r, client_id, False)  # it may have ended with its connection
     if found.reactor != r.index or found.moving:
-        _pass_on(r, client_id, keep, found.reactor)
+        _pass_on(r, client_id, how, found.reactor)
         return True
     s: cython.pointer[Session] = found.session
     if s == cython.NULL:
@@ -92,7 +93,7 @@ def _release(r, client_id, keep):
         return False
     place: uint64_t = s.outbox.tail
     store_all_received(r, s)
-    if keep:
+    if how == HAND_OVER:
         s.handed = True
     else:
         forget_session(r, s)
@@ -101,13 +102,26 @@ def _release(r, client_id, keep):
     return True
 
 
-def release_session(r, client_id, keep):
+def _take_back(r, client_id):
+    """A session that was handed over, and that nobody has taken, is its client's again."""
+    found: Found = find_session(r, client_id, False)
+    if found.session == cython.NULL:
+        return
+    if found.reactor != r.index or found.moving:
+        _pass_on(r, client_id, TAKE_BACK, found.reactor)
+    else:
+        found.session.handed = False
+
+
+def release_session(r, client_id, how):
     """A session is to leave, or to be handed over, now or once nothing of it is open; the store's thread is
-    told.
+    told. Or it is taken back.
     """
     entry: string
-    if not _release(r, client_id, keep):
-        entry.push_back(cython.cast(cython.char, keep))
+    if how == TAKE_BACK:
+        _take_back(r, client_id)
+    elif not _release(r, client_id, how):
+        entry.push_back(cython.cast(cython.char, how))
         entry.append(client_id[0])
         r.releasing.push_back(entry)
 
@@ -120,6 +134,6 @@ def continue_releases(r):
         looks -= 1
         client_id: string = r.releasing.front()
         r.releasing.pop_front()
-        keep: cython.bint = client_id[0] != 0
+        how: uint8_t = client_id[0]
         client_id.erase(0, 1)
-        release_session(r, cython.address(client_id), keep)
+        release_session(r, cython.address(client_id), how)

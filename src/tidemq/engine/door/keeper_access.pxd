@@ -11,6 +11,7 @@ cdef class StoreAccess:
     cdef unsigned int stream_count        # so many were ever added
     cdef object _check(self)
     cdef object _check_running(self)
+    cdef object _send_away(self, bytes client_id, int how)
     cdef object _note_outside(self, uint64_t queue, int kind, object ids, object sizes)
     cdef object _check_stream_filters(self, object filters)
     cdef int _owner_of(self, uint64_t number) except? -2

@@ -63,6 +63,7 @@ from cython.cimports.tidemq.engine.journal.journal import (
 from cython.cimports.tidemq.engine.link.mail import new_letter, new_mail, post_directly
 from cython.cimports.tidemq.engine.queues.queueing import free_rows
 from cython.cimports.tidemq.engine.state.arrival import Arrival
+from cython.cimports.tidemq.engine.state.departure import FORGET, HAND_OVER, TAKE_BACK
 from cython.cimports.tidemq.engine.state.mail import (
     MAIL_ADDED,
     MAIL_ADOPT,
@@ -296,6 +297,15 @@ class StoreAccess:
 
         ``keep``: it is handed over, and goes on to take what comes for it until it is released.
         """
+        return self._send_away(client_id, HAND_OVER if keep else FORGET)
+
+    def take_back(self, client_id: bytes) -> None:
+        """A session that was handed over, and that nobody has taken, is its client's again. A client that is
+        let in afterwards finds it so.
+        """
+        self._send_away(client_id, TAKE_BACK)
+
+    def _send_away(self, client_id, how):
         self._check_running()
         common: cython.pointer[Common] = self.engine.common
         named: string = client_id
@@ -310,7 +320,7 @@ class StoreAccess:
         if reactor < 0:
             return False
         mail: Mail = new_mail(MAIL_RELEASE)
-        mail.reason = keep
+        mail.reason = how
         mail.letter = new_letter()
         mail.letter.text = string_of(client_id)
         post_directly(common.reactors[reactor], cython.address(mail))

@@ -292,7 +292,7 @@ def handle_mail(r, mail):
     elif kind in (MAIL_ROWS, MAIL_EXPIRED, MAIL_REMOVED, MAIL_ADDED, MAIL_TAKEN, MAIL_ALL_CAME):
         _take_rows(r, mail)
     elif kind == MAIL_RELEASE:
-        release_session(r, mail.letter.text, mail.reason != 0)
+        release_session(r, mail.letter.text, mail.reason)
     elif kind == MAIL_ADOPT:
         begin_arrival(r, cython.cast(cython.pointer[Arrival], mail.pointer))
     elif kind == MAIL_SHARD:
