@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from cluster.simulation.engine import Engine
 from cluster.simulation.moving import run
+from cluster.simulation.planting import expect
 
 from tidemq.cluster.moves import Moves
 from tidemq.cluster.stability import Stability
 
 SEEDS_AT_ONCE = 20
+
 PLANTED_SEEDS = 60
 
 
@@ -68,11 +70,4 @@ PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, str]] = {
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_broken_rule_is_found(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
     kind, only = PLANTED[plant]
-    kinds: set[str] = set()
-    with pytest.MonkeyPatch.context() as patch:
-        plant(patch)
-        for seed in range(PLANTED_SEEDS):
-            kinds |= {line.partition(":")[0] for line in run(seed, only)}
-            if kind in kinds:
-                return
-    pytest.fail(f"{kind!r} was not found in {PLANTED_SEEDS} histories, only {kinds}")
+    expect(kind, plant, lambda seed: run(seed, only), PLANTED_SEEDS)

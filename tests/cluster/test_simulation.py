@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from cluster.simulation.broker import Broker, Connection
+from cluster.simulation.planting import expect
 from cluster.simulation.run import run
 
 from tidemq.cluster import operations as ops
@@ -17,6 +18,7 @@ from tidemq.cluster.promises import Promises
 from tidemq.cluster.stability import Stability
 
 SEEDS_AT_ONCE = 100
+
 PLANTED_SEEDS = 400
 
 
@@ -132,11 +134,4 @@ PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, str]] = {
 def test_a_broken_rule_is_found(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
     """One that is left in each kind of thing that can go wrong."""
     kind, only = PLANTED[plant]
-    kinds: set[str] = set()
-    with pytest.MonkeyPatch.context() as patch:
-        plant(patch)
-        for seed in range(PLANTED_SEEDS):
-            kinds |= {line.partition(":")[0] for line in run(seed, only)}
-            if kind in kinds:
-                return
-    pytest.fail(f"{kind!r} was not found in {PLANTED_SEEDS} histories, only {kinds}")
+    expect(kind, plant, lambda seed: run(seed, only), PLANTED_SEEDS)
