@@ -79,6 +79,68 @@ async def test_what_waits_goes_out_when_the_old_home_is_dead(nodes: Nodes) -> No
         assert await payloads(ann, 1) == [b"waits"]
 
 
+async def test_a_new_home_that_started_again_before_it_had_told_the_old_one_tells_it_then(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the old home would take messages for the session for ever."""
+    monkeypatch.setattr(moves, "REMIND_S", 0.2)
+    await nodes.meet("one", "two", suspect_s=1000.0)
+    async with client(nodes.brokers["one"], "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.dropped.add(DONE)
+    async with client(nodes.brokers["two"], "ann") as ann:
+        assert is_present(ann)
+    await nodes.stop("two")
+    await nodes.start("two", suspect_s=1000.0)
+    nodes.links.dropped.clear()
+    await until(lambda: moves_of(nodes, "one").is_quiet)
+    async with client(nodes.brokers["two"], "ann") as ann, client(nodes.brokers["two"], "bob") as bob:
+        await bob.publish("a/1", b"later", qos=1)
+        assert await payloads(ann, 1) == [b"later"]
+    await until(lambda: nodes.agree("one", "two"))
+
+
+async def test_who_takes_the_sessions_of_a_dead_new_home_tells_the_old_one(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves, "REMIND_S", 0.2)
+    await nodes.meet("one", "two", "three", suspect_s=1.0)
+    # in the order of the ring, so that not the old home itself takes the sessions of the new one
+    old, new, heir = sorted(nodes.keepers, key=lambda name: nodes.keepers[name].node.incarnation)
+    async with client(nodes.brokers[old], "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two", "three"))
+    nodes.links.dropped.add(DONE)
+    async with client(nodes.brokers[new], "ann") as ann:
+        assert is_present(ann)
+    await until(lambda: "ann" in moves_of(nodes, old)._handed)
+    await nodes.stop(new)
+    nodes.links.dropped.clear()
+    await until(lambda: moves_of(nodes, old).is_quiet)
+    async with client(nodes.brokers[heir], "ann") as ann, client(nodes.brokers[heir], "bob") as bob:
+        assert is_present(ann)
+        await bob.publish("a/1", b"later", qos=1)
+        assert await payloads(ann, 1) == [b"later"]
+
+
+async def test_a_session_goes_on_here_at_once_where_the_node_that_had_asked_for_it_is_dead(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves, "RETURN_S", 1000.0)
+    await nodes.meet("one", "two", suspect_s=1.0)
+    async with at(nodes, "one", "c") as first:
+        await first.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.dropped.add(YIELD)
+    coming = asyncio.create_task(at(nodes, "two", "c").connect())
+    await until(lambda: "c" in moves_of(nodes, "one")._handed)
+    await nodes.stop("two")
+    coming.cancel()
+    async with at(nodes, "one", "c") as back:
+        assert is_present(back)
+
+
 async def test_a_session_that_goes_on_and_on_keeps_the_order(nodes: Nodes) -> None:
     await nodes.meet("one", "two", "three")
     expected = []

@@ -30,17 +30,17 @@ class _Asked:
 class Flushes:
     """Of one node. The caller has its lock."""
 
-    _wanted: set[int] = field(default_factory=set)  # announcements that are to be asked about
-    _waits: dict[int, set[int]] = field(default_factory=dict)  # by announcement: nodes that have not answered
+    # by announcement: nodes that have not answered; None: nobody was asked yet
+    _waits: dict[int, set[int] | None] = field(default_factory=dict)
     _asked: list[_Asked] = field(default_factory=list)
 
     def want(self, number: int) -> None:
         """An announcement is done when all have answered."""
-        self._wanted.add(number)
+        self._waits[number] = None
 
     def is_wanted(self, number: int) -> bool:
         """Whether it is one of these."""
-        return number in self._wanted
+        return number in self._waits
 
     def begin(self, number: int, nodes: Sequence[int]) -> None:
         """These were asked; this node is, too."""
@@ -53,12 +53,14 @@ class Flushes:
 
     def hear(self, source: int, number: int) -> None:
         """A node has answered; one that was not asked says nothing new."""
-        self._waits.get(number, set()).discard(source)
+        waits = self._waits.get(number)
+        if waits is not None:
+            waits.discard(source)
 
     def forget(self, node: int) -> None:
         """It has ended, and with it all that it was about to send, or it begins anew and knows."""
-        for waits in self._waits.values():
-            waits.discard(node)
+        for number in self._waits:
+            self.hear(node, number)
         self._asked = [each for each in self._asked if each.source != node]
 
     def take_done(self, outgoing: Sequence[Outgoing], now: float) -> list[tuple[int, int]]:
@@ -83,11 +85,8 @@ class Flushes:
 
     def is_done(self, number: int, is_live: Callable[[int], bool]) -> bool:
         """Whether all that are there have answered; it need not be asked for again then."""
-        if number not in self._wanted:
-            return True
-        waits = self._waits.get(number)
+        waits = self._waits.get(number, set())
         if waits is None or any(each == OWN or is_live(each) for each in waits):
             return False
-        self._wanted.discard(number)
-        del self._waits[number]
+        self._waits.pop(number, None)
         return True

@@ -7,7 +7,8 @@ other nodes are asked first, which end or hand over what they have. Then:
    It goes on to take messages for the session.
 2. This node takes the session under a new epoch, and brings it into the engine from the rows that are there.
 3. When all nodes know that messages for it go here, and what they sent to its old home before has arrived,
-   that forgets it (`done`, `gone`).
+   that forgets it (`done`, `gone`). An old home that waits for that asks (`kept`): who took the session may
+   have died before it could say so.
 
 Between 2 and 3 both may add one message, so that its removal is remembered (`Node.moving`), and the engine
 gives it to the client once (`queues/doubles.py`). Until all that the old home has added is here, the engine
@@ -30,6 +31,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from tidemq.cluster import operations as ops
+from tidemq.cluster.adoption import Adoption, Mark
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.forms import decode, encode
 from tidemq.cluster.links import Links
@@ -42,25 +44,25 @@ from tidemq.cluster.sessions import connect
 from tidemq.cluster.vectors import Vector, covers
 from tidemq.errors import ClusterError
 from tidemq.store import Store
-from tidemq.store.rows import IDLE, IN_FLIGHT
 
 if TYPE_CHECKING:
     from tidemq.engine import StoreAccess
 
 ASK, YIELD, DONE, GONE = "ask", "yield", "done", "gone"
 TAKE = "take"  # a node that leaves would have another take a session
-KINDS = (ASK, YIELD, DONE, GONE, TAKE, TOOK)
+KEPT = "kept"  # an old home still takes messages for a session
+KINDS = (ASK, YIELD, DONE, GONE, TAKE, KEPT, TOOK)
 AGAIN_S = 0.5  # without an answer
 LINGER_S = 0.5  # what has come for a session by then is in its queue
 RETURN_S = 5.0  # that a session which was handed over is waited for, where its client is back
 DOUBLES_S = 30.0  # and twice `cluster_suspect_s`: longer than its old home takes messages for it
+REMIND_S = 2.0  # without a word of its new home, after which an old home asks
 BEGUN_AT_ONCE = 64  # epochs in a batch, between two pieces of work
 LOOKS_AT_ONCE = 1024  # at clients that wait
 TELL_S = 0.02  # between two looks at sessions that have come
 POLL_S = 1.0  # in which nodes say whether they have a session
 LET_IN_S = 0.1  # until the engine has the session of a client that was let in
 SERVER_UNAVAILABLE = 0x88
-REACTOR = 63  # the bits of an id's clock that are its reactor
 
 _log = logging.getLogger("tidemq.cluster")
 
@@ -78,7 +80,7 @@ class Coming:
     asked: int = 0  # the home that was asked for it
     asked_at: float = 0.0
     yielded: Vector | None = None  # what that had done when it handed the session over
-    marks: list[tuple[int, int, int]] = field(default_factory=list)  # and which messages it had taken
+    marks: list[Mark] = field(default_factory=list)  # and which messages it had taken
     leaving: bool = False  # the engine still has what is left of it from before
     taken: bool = False  # the engine is about to have it
 
@@ -96,6 +98,14 @@ class Come:
     is_known: bool = False  # all know that it is here, and what they sent to its old home before has arrived
     told_at: float = 0.0
     gone: Vector | None = None  # it has forgotten it: all that it did has come when this is applied
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """When a session was handed over, and to whom; nobody: it was taken without a word."""
+
+    at: float = -inf
+    to: Collection[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +137,15 @@ class Moves:
     ) -> None:
         self._node = node
         self._conversion = conversion
-        self._store = store
+        self._adoption = Adoption(node, conversion, store, access)
         self._access = access
         self._links = links
         self._write = write
         self._begun_at = now
         self._coming: dict[str, Coming] = {}
         self._askers: dict[str, set[int]] = {}  # of sessions that are about to be handed over
-        self._handed: dict[str, float] = {}  # sessions that were, and when; they take messages until released
+        self._handed: dict[str, Handed] = {}  # sessions that were; they take messages until released
+        self._reminders: deque[tuple[float, str, Handed]] = deque()  # when to ask about which
         self._changed: deque[str] = deque()  # clients for whom something has come
         self._round: Iterator[str] = iter(())  # and all that wait, looked at one after the other
         self._begun: dict[str, Begun] = {}  # by client
@@ -205,6 +216,7 @@ class Moves:
             self._told_at = now
             self._tell_done(now)
         self._release_handed(now)
+        self._remind(now)
         self._forget_shared(now)
         self.orphans.advance(now)
 
@@ -235,7 +247,7 @@ class Moves:
                 self._finish(client, 0)
             return
         home, own = session.row.home, self._node.incarnation
-        if client in self._askers or now - self._handed.get(client, -inf) < RETURN_S:
+        if client in self._askers or self._is_awaited(client, now):
             return  # it is on its way elsewhere, or others think that it is here
         if home == own and self._conversion.epoch(client) is not None:
             if self._handed.pop(client, None) is not None:  # nobody has come for it
@@ -247,6 +259,11 @@ class Moves:
                 self._begun[client] = Begun(coming, self._new_epoch(session, asked=True))
         elif home == own or (self._is_yielded(client, coming, home, now)):
             self._take(client, coming, session)
+
+    def _is_awaited(self, client: str, now: float) -> bool:
+        """Whether a node to which the session was handed over may still take it."""
+        handed, members = self._handed.get(client, Handed()), self._node.members
+        return now - handed.at < RETURN_S and any(members.is_live(each, now) for each in handed.to)
 
     def _is_unknown(self, client: str, coming: Coming, others: Collection[int], now: float) -> bool:
         """Whether no other node has a session of a client that is unknown here, as a new one that nobody has
@@ -305,7 +322,7 @@ class Moves:
                 continue
             if isinstance(each.operation, ops.EndSession) and each.coming.yielded is not None:
                 # its old home may hear of the end together with the next session, and not know it is over
-                self._has_come(client, each.coming)
+                self._has_come(client, each.coming.asked)
             self._finish(client, 0)
 
     def _bring_in(self, client: str, coming: Coming, *, asked: bool) -> None:
@@ -313,59 +330,14 @@ class Moves:
         if coming.yielded is not None:
             self._share(client, self._doubles_s)
         coming.taken = True
-        if not self._adopt(client, coming, crashed=not asked):
-            self._finish(client, SERVER_UNAVAILABLE)
-
-    def _adopt(self, client: str, coming: Coming, *, crashed: bool) -> bool:
-        """Gives the engine what the store has of a session."""
-        rows, store, key = self._node.rows, self._store, client.encode()
-        session, value = rows.sessions.get(client, None), store.get("session", key)
-        if session is None or value is None:
-            return False
-        prefix = len(key).to_bytes(2) + key
-        filters = [topic_filter.encode() for topic_filter, _ in rows.filters(client)]
-        subscriptions = store.get_many("subscription", [prefix + each for each in filters])
-        inflight = sorted(store.scan("queue", value[:8] + bytes([IN_FLIGHT])), key=lambda row: row[1][14:22])
-        payloads = store.get_many("payload", [row[9:] for row, _ in inflight])
-        idle, recent = self._idle(value[:8], coming.marks)
-        unreadable = self._access.adopt(
-            key,
-            value,
-            [(prefix + each, row) for each, row in zip(filters, subscriptions, strict=True) if row],
-            [row for row, _ in store.scan("received", value[:8])],
-            [(*row, payload) for row, payload in zip(inflight, payloads, strict=True)],
-            idle=idle,
-            next_place=session.row.next_sequence,
-            crashed=crashed,
+        if not self._adoption.adopt(
+            client,
+            coming.marks,
             doubles_s=self._doubles_s,
-            taken=coming.marks,
-            recent=recent,
+            crashed=not asked,
             older_may_come=coming.yielded is not None,
-        )
-        for family, row_key in unreadable:
-            _log.error("a session cannot be taken: its row in %s cannot be read: %s", family, row_key.hex())
-        if not unreadable:
-            self._conversion.know(int.from_bytes(value[:8]), Owner(SESSION, client), session.row.epoch)
-        return not unreadable
-
-    def _idle(
-        self, number: bytes, marks: list[tuple[int, int, int]]
-    ) -> tuple[tuple[int, int, int], list[bytes]]:
-        """How many rows wait, the bytes of their messages, the clock of the first; and the ids of those whose
-        messages may still come from their publishers' nodes.
-        """
-        taken = {(origin, reactor): clock for origin, reactor, clock in marks}
-        recent: list[bytes] = []
-        since = self._node.clock.last_ns - int(DOUBLES_S * 1e9)  # no message is on its way for longer
-        count = size = oldest = 0
-        for key, value in self._store.scan("queue", number + bytes([IDLE])):
-            clock, origin = int.from_bytes(key[9:17]), int.from_bytes(key[17:25])
-            oldest = oldest or clock
-            count += 1
-            size += int.from_bytes(value[2:6])
-            if taken and clock > max(since, taken.get((origin, clock & REACTOR), 0)):
-                recent.append(key[9:25])
-        return (count, size, oldest), recent
+        ):
+            self._finish(client, SERVER_UNAVAILABLE)
 
     def arrived(self, client: str, here: bool) -> None:
         """The engine has a session that was given to it, or had one already."""
@@ -376,15 +348,15 @@ class Moves:
             self._release(client)
             return
         if coming is not None and coming.yielded is not None:
-            self._has_come(client, coming)
+            self._has_come(client, coming.asked)
         session = self._node.rows.sessions.get(client, None)
         if coming is not None and session is not None and session.row.home != self._node.incarnation:
             coming.taken = False  # another node has taken it meanwhile
         else:
             self._finish(client, 0)
 
-    def _has_come(self, client: str, coming: Coming) -> None:
-        self._come[client] = come = Come(coming.asked)
+    def _has_come(self, client: str, home: int) -> None:
+        self._come[client] = come = Come(home)
         self._new.append(come)
 
     def is_arriving(self, client: str) -> bool:
@@ -414,6 +386,9 @@ class Moves:
             return
         if kind == YIELD:
             self._hear_yield(source, body)
+            return
+        if kind == KEPT:
+            self._hear_kept(body.decode(errors="replace"), source)
             return
         if kind == GONE:
             client, vector = decode("text vector", body)
@@ -483,7 +458,8 @@ class Moves:
         epoch = self._conversion.epoch(client)
         session = self._node.rows.sessions.get(client, None)
         if here and epoch is not None and session is not None and session.row.epoch == epoch:
-            self._handed[client] = time.monotonic()
+            self._handed[client] = handed = Handed(time.monotonic(), frozenset(askers))
+            self._reminders.append((handed.at + REMIND_S, client, handed))
             self._share(client, inf)
             self.counts["cluster_sessions_handed_over"] += 1
             self._left.append((client, place, askers))
@@ -531,7 +507,7 @@ class Moves:
         if epoch is None or (session is not None and session.row.epoch == epoch):
             return
         if client not in self._handed:
-            self._handed[client] = -inf  # it was taken without a word
+            self._handed[client] = Handed()  # it was taken without a word
             self._release(client)
             return
         ends = [end.over for _, end in self._node.rows.ends.of(client)]
@@ -580,6 +556,24 @@ class Moves:
             if session is None or session.row.epoch != self._conversion.epoch(client):
                 self._owing[client] = self._lingering.pop(client)[1]
                 self._release(client)
+
+    def _remind(self, now: float) -> None:
+        """Asks the homes of sessions that were handed over long ago whether these may be forgotten."""
+        while self._reminders and self._reminders[0][0] <= now:
+            _, client, handed = self._reminders.popleft()
+            if self._handed.get(client) is not handed:
+                continue
+            session = self._node.rows.sessions.get(client, None)
+            if session is not None and session.row.home != self._node.incarnation:
+                self._links.send(session.row.home, KEPT, client.encode())
+            self._reminders.append((now + REMIND_S, client, handed))
+
+    def _hear_kept(self, client: str, source: int) -> None:
+        session = self._node.rows.sessions.get(client, None)
+        is_here = session is not None and session.row.epoch == self._conversion.epoch(client)
+        if is_here and not (client in self._handed or client in self._come or client in self._coming):
+            self._share(client, self._doubles_s)
+            self._has_come(client, source)
 
     def _share(self, client: str, for_s: float) -> None:
         """For so long another node may add the same messages for this session."""

@@ -160,11 +160,11 @@ SESSIONS: list[Break] = [
         "sessions: one ends on the reactor that owns it",
         "clients/connecting.py",
         "    if found.session == cython.NULL or found.reactor != r.index or found.moving:\n"
-        "        return\n"
-        "    if found.session.connection",
+        "        return True\n"
+        "    if found.session.handed",
         "    if found.session == cython.NULL or found.moving:\n"
-        "        return\n"
-        "    if found.session.connection",
+        "        return True\n"
+        "    if found.session.handed",
         ("tests/conformance/test_reactors.py::test_a_clean_start_ends_a_session_wherever_it_is",),
     ),
     Break(

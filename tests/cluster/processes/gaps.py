@@ -16,7 +16,10 @@ from crash.history import KILLED, STOPPED, Connection, Failure, Fault, History, 
 ENDING_S = 2.0  # from the end of a session until no message of before is on its way to it
 MOVING_S = 10.0  # after which the old home has forgotten a session, also where a node was not there
 
+HEARD_S = 1.0  # until nodes that reach each other have heard of a clock that was set; half of it at rest
+
 CUT, SILENT = "is cut off", "is not heard"  # kinds of faults
+CLOCK_SET = "has a clock that is"  # how its kind begins
 TAKEN_FOR_DEAD = "is taken for dead"  # the kind of a fault: a node that was there all the time
 
 
@@ -114,6 +117,26 @@ def _somebody_was_slow(history: History, _failure: Failure) -> bool:
     return any(each.kind == TAKEN_FOR_DEAD for each in history.faults)
 
 
+def _a_clock_was_set(history: History, failure: Failure) -> bool:
+    """Whether the message was sent when not all can have heard yet how late it is where a clock was set."""
+    message = failure.message
+    if message is None:
+        return False
+    sent_s = history.events[message.sent_at - 1][0]
+    return any(
+        each.kind.startswith(CLOCK_SET)
+        and each.at < message.sent_at
+        and (
+            sent_s - _seconds(history, each.at) < HEARD_S
+            or any(
+                cut.kind in (CUT, SILENT) and cut.at < message.sent_at and cut.ended_at > each.at
+                for cut in history.faults
+            )
+        )
+        for each in history.faults
+    )
+
+
 GAPS = (
     Gap("**QoS 2 while a node ends**", ("disorder",), _a_node_ended),
     Gap("**QoS 2 of a node that is killed**", ("twice", "disorder"), _its_node_was_killed),
@@ -124,6 +147,7 @@ GAPS = (
         _its_session_ended,
     ),
     Gap("**UNSUBSCRIBE soon after a session has moved**", ("stray", "quality"), _its_session_moved),
+    Gap("**Order where a clock is set**", ("retained", "disorder"), _a_clock_was_set),
     # it is a split: sessions are served on both sides
     Gap(
         "**A node whose process stands still**",

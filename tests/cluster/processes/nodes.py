@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cluster.processes.clock import Clock, compile_clock
-from cluster.processes.gaps import TAKEN_FOR_DEAD
+from cluster.processes.gaps import CLOCK_SET, TAKEN_FOR_DEAD
 from cluster.processes.links import Link, name_of_node
 from crash.history import History
 from crash.server import Server
@@ -85,7 +85,7 @@ class Node:
     def set_clock(self, off_s: float) -> None:
         assert self.clock is not None
         self.clock.set(off_s)
-        self.history.fault(f"has a clock that is {off_s:+.3f} s off", self.name)
+        self.history.fault(f"{CLOCK_SET} {off_s:+.3f} s off", self.name)
 
     def delete_copies(self) -> None:
         """The directory of JetStream, whoever uses it."""

@@ -60,6 +60,7 @@ NAMES = (
     "refused_not_authorised",
     "refused_plugin",
     "refused_store",
+    "refused_handed_over",
     "refused_subscriptions",
     "refused_exclusive",
     "refused_delayed",

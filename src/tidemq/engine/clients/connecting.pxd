@@ -33,7 +33,7 @@ cdef void _send_elsewhere(
 ) noexcept nogil
 cdef bint _may_be(const Connection* c, const string* client_id) noexcept nogil
 cdef bint _needs_store(Reactor* r, const string* client_id, const Connect* connect) noexcept nogil
-cdef void _clear_the_way(Reactor* r, const string* client_id, bint clean_start) noexcept nogil
+cdef bint _clear_the_way(Reactor* r, const string* client_id, bint clean_start) noexcept nogil
 cdef void _answer_connack(
     Reactor* r, Connection* c, bint present, const string* properties, bint removal,
 ) noexcept nogil

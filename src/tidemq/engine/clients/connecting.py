@@ -22,6 +22,7 @@ from cython.cimports.tidemq.engine.base.counters import (
     C_CONNECTIONS_MOVED,
     C_CONNECTIONS_REFUSED,
     C_MESSAGES_REWRITTEN,
+    C_REFUSED_HANDED_OVER,
     C_REFUSED_NOT_AUTHORISED,
     C_REFUSED_STORE,
     C_SESSIONS_TAKEN_OVER,
@@ -483,12 +484,11 @@ def admit(r, c, client_id, auth_data, asks):
     if asks:
         ask_for_session(r, c, cython.address(name), cython.address(connect), auth_data)
         return
-    found: Found = find_session(r, cython.address(name), False)
-    if found.session != cython.NULL and found.reactor == r.index and found.session.handed:
+    if not _clear_the_way(r, cython.address(name), connect.clean_start):
+        r.tally[C_REFUSED_HANDED_OVER] += 1
         _refuse(r, c, RC_SERVER_UNAVAILABLE, FAULT_NONE)
         return
-    _clear_the_way(r, cython.address(name), connect.clean_start)
-    found = find_session(r, cython.address(name), True)
+    found: Found = find_session(r, cython.address(name), True)
     if found.reactor != r.index or found.moving:
         _send_elsewhere(r, c, found.reactor, cython.address(name), auth_data)
     elif found.session == cython.NULL:
@@ -500,14 +500,16 @@ def admit(r, c, client_id, auth_data, asks):
 
 def _clear_the_way(r, client_id, clean_start):
     """Ends the client's earlier connection, and its session if it wants a new one; both only if they live
-    here.
+    here. False: nobody may have the session, for it goes to another node.
 
     The will of the earlier connection goes out, unless a delay lets the session's going on cancel it
     [MQTT-3.1.4-3] [MQTT-3.1.4-4].
     """
     found: Found = find_session(r, client_id, False)
     if found.session == cython.NULL or found.reactor != r.index or found.moving:
-        return
+        return True
+    if found.session.handed:
+        return False
     if found.session.connection != cython.NULL:
         r.tally[C_SESSIONS_TAKEN_OVER] += 1
         doom(r, found.session.connection, RC_SESSION_TAKEN_OVER, FAULT_NONE)
@@ -516,10 +518,11 @@ def _clear_the_way(r, client_id, clean_start):
         # a session that ended with its connection is gone; another reactor may have made the next one already
         found = find_session(r, client_id, False)
         if found.session == cython.NULL or found.reactor != r.index or found.moving:
-            return
+            return True
     if clean_start:
         publish_last_will(r, found.session)
         end_session(r, found.session)
+    return True
 
 
 def _answer_connack(r, c, present, properties, removal):
