@@ -207,16 +207,11 @@ class Run:
         return found
 
     def _left_over(self, process: Process) -> list[str]:
-        """Not judged: what an old home keeps of a session whose new home was killed before it said that all
-        know of it. Nobody tells that old home any more, and it goes on to take messages (it is the session's
-        next move that ends it).
-        """
         keeper, name = process.keeper, process.host.name
-        untold = self.world.journal.unquiet and bool(keeper.moves._handed)
-        names = ["log", "ends", "gone", "entries", "payloads"] + ["removed"] * (not untold)
+        names = ("log", "ends", "gone", "entries", "payloads", "removed")
         left = [each for each in names if any(True for _ in getattr(keeper.rows, each).all())]
         found = [f"stuck: {name} has {', '.join(left)}"] if left else []
-        if not (keeper.moves.is_quiet or untold):
+        if not keeper.moves.is_quiet:
             found.append(f"stuck: {name} has sessions on their way")
         return found
 
