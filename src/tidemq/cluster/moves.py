@@ -100,12 +100,12 @@ class Come:
     gone: Vector | None = None  # it has forgotten it: all that it did has come when this is applied
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Handed:
     """When a session was handed over, and to whom; nobody: it was taken without a word."""
 
     at: float = -inf
-    to: Collection[int] = ()
+    to: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +419,9 @@ class Moves:
             coming.marks = list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
 
     def _hand_over(self, client: str, asker: int) -> None:
-        if client in self._handed:
+        handed = self._handed.get(client)
+        if handed is not None:
+            handed.to.add(asker)
             self._yields.append((self._node.last, asker, client))
             return
         if client in self._askers:
@@ -458,7 +460,7 @@ class Moves:
         epoch = self._conversion.epoch(client)
         session = self._node.rows.sessions.get(client, None)
         if here and epoch is not None and session is not None and session.row.epoch == epoch:
-            self._handed[client] = handed = Handed(time.monotonic(), frozenset(askers))
+            self._handed[client] = handed = Handed(time.monotonic(), set(askers))
             self._reminders.append((handed.at + REMIND_S, client, handed))
             self._share(client, inf)
             self.counts["cluster_sessions_handed_over"] += 1
