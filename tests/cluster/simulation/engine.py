@@ -392,6 +392,14 @@ class Engine:
             self._drop(session)
         self._work.left.append((session.key, session.next_place, True))
 
+    def take_back(self, client: bytes) -> None:
+        self._do(partial(self._take_back, client.decode()))
+
+    def _take_back(self, client: str) -> None:
+        session = self._sessions.get(client)
+        if session is not None:
+            session.kept = False
+
     def adopt(
         self,
         client_id: bytes,
