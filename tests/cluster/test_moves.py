@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
@@ -182,6 +183,79 @@ class SlowAccess:
             self._access.release(each)
 
 
+class HastyAccess(SlowAccess):
+    """As an engine that has forgotten a session, twice, before the keeper hears of it."""
+
+    def release(self, client_id: bytes, *, keep: bool = False) -> bool:
+        if not keep:
+            while self._access.release(client_id):
+                time.sleep(0.01)
+        return bool(self._access.release(client_id, keep=keep))
+
+
+async def test_a_session_that_is_back_does_not_begin_anew_because_it_has_left_before(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken for one that left again, and its next row for a new session: what waited was lost."""
+    monkeypatch.setattr(moves, "RETURN_S", 0.0)
+    await nodes.meet("one", "two")
+    async with at(nodes, "one", "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.dropped.add(DONE)  # so that the old home has it still when it comes back
+    async with at(nodes, "two", "ann"), client(nodes.brokers["two"], "bob") as bob:
+        pass
+    async with client(nodes.brokers["two"], "bob") as bob:
+        await bob.publish("a/1", b"waits", qos=1)
+    of_one = moves_of(nodes, "one")
+    monkeypatch.setattr(of_one, "_access", HastyAccess(of_one._access))
+    async with at(nodes, "one", "ann") as ann:
+        nodes.links.dropped.clear()
+        assert await payloads(ann, 1) == [b"waits"]
+        assert "ann" not in of_one._handed
+    await until(lambda: nodes.agree("one", "two"))
+    assert nodes.count("one", "subscription") == 1
+
+
+async def test_the_engine_is_told_once_to_forget_a_session(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await nodes.meet("one", "two")
+    async with at(nodes, "one", "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two"))
+    slow = SlowAccess(moves_of(nodes, "one")._access)
+    monkeypatch.setattr(moves_of(nodes, "one"), "_access", slow)
+    async with at(nodes, "two", "ann") as ann:
+        await until(lambda: slow.asked == [b"ann"])
+        await asyncio.sleep(3 * moves.AGAIN_S)  # the new home says it again and again
+        assert slow.asked == [b"ann"]
+        slow.go_on()
+        await until(lambda: moves_of(nodes, "one").is_quiet)
+
+
+async def test_a_word_of_an_earlier_move_ends_no_later_one(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves, "RETURN_S", 0.0)
+    await nodes.meet("one", "two", "three")
+    async with at(nodes, "one", "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two", "three"))
+    nodes.links.dropped.add(DONE)
+    for node in ("two", "three", "one", "three"):
+        async with at(nodes, node, "ann") as ann:
+            assert is_present(ann)
+    of_one = moves_of(nodes, "one")
+    two, three = (nodes.keepers[name].node.incarnation for name in ("two", "three"))
+    nodes.ask("one", lambda keeper: keeper.moves.hear(DONE, two, b"ann"))
+    assert "ann" not in of_one._lingering
+    nodes.ask("one", lambda keeper: keeper.moves.hear(DONE, three, b"ann"))
+    assert "ann" in of_one._lingering
+    nodes.links.dropped.clear()
+    await until(lambda: all(moves_of(nodes, name).is_quiet for name in nodes.keepers))
+
+
 async def test_what_is_left_of_a_session_that_ended_elsewhere_is_nobodys(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +306,42 @@ async def test_a_session_that_nobody_came_for_goes_on_where_it_was(
     assert is_present(back)
     assert await payloads(back, len(expected)) == expected
     await back.disconnect()
+
+
+async def test_a_session_is_not_taken_for_a_client_that_has_gone(nodes: Nodes) -> None:
+    """Which may be on a third node by then, and would be disconnected there."""
+    await nodes.meet("one", "two", "three")
+    async with at(nodes, "one", "c") as first:
+        await first.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two", "three"))
+    nodes.links.dropped.add(YIELD)
+    coming = asyncio.create_task(at(nodes, "two", "c").connect())
+    await until(lambda: "c" in moves_of(nodes, "one")._handed)
+    coming.cancel()
+    await until(lambda: "c" not in moves_of(nodes, "two")._coming)
+    nodes.links.dropped.clear()
+    async with at(nodes, "three", "c") as there:
+        assert is_present(there)
+        await asyncio.sleep(2 * moves.AGAIN_S)
+        assert there.is_connected
+    assert moves_of(nodes, "two").counts["cluster_sessions_taken"] == 0
+
+
+async def test_a_node_that_ends_gives_no_session_any_more(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await nodes.meet("one", "two")
+    async with at(nodes, "one", "c"):
+        pass
+    of_one = moves_of(nodes, "one")
+    monkeypatch.setattr(of_one._links, "taken_so_far", lambda: None)
+    coming = asyncio.create_task(at(nodes, "two", "c").connect())
+    await until(lambda: bool(of_one._yields))
+    done, _ = await asyncio.wait([coming], timeout=2 * moves.AGAIN_S)
+    assert not done
+    monkeypatch.undo()
+    await coming
+    assert "the keeper failed" not in caplog.text
 
 
 async def test_many_that_come_at_once_are_few_batches(nodes: Nodes) -> None:

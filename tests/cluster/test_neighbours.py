@@ -10,6 +10,7 @@ import pytest
 from tidemq.cluster import flushes, neighbours
 from tidemq.cluster.mailboxes import BATCH, FLUSH, FLUSHED, INTEREST, LIVES_BITS, Outgoing
 from tidemq.cluster.neighbours import ANSWER, LETTER, Neighbours
+from tidemq.errors import UsageError
 
 TWO, THREE = 2, 3  # nodes
 
@@ -43,6 +44,9 @@ class Access:
 
     def sent(self, _node: int, _size: int) -> None:
         """There is room for more."""
+
+    def taken_so_far(self) -> list[tuple[int, int, int]]:
+        raise UsageError("the engine's links to other nodes are closed")
 
     def settle(self, node: int, reason: int) -> None:
         self.settled.append((node, reason))
@@ -173,6 +177,10 @@ def test_a_session_has_moved_when_what_was_sent_to_its_old_home_before_has_arriv
     assert not node.neighbours.is_announced(number, is_live), "this node's own batch is on its way"
     answer_all(node)
     assert node.neighbours.is_announced(number, is_live)
+
+
+def test_what_was_taken_is_not_known_any_more_when_all_is_closed() -> None:
+    assert Node().neighbours.taken_so_far() is None
 
 
 def test_who_has_not_said_that_all_has_arrived_is_waited_for_while_it_is_there() -> None:

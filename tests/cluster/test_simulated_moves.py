@@ -66,8 +66,8 @@ def old_homes_do_not_ask(patch: pytest.MonkeyPatch) -> None:
 # what it leads to, and the one thing that goes wrong then
 PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, str]] = {
     the_old_home_forgets_at_once: ("lost", "moves"),
-    what_waits_goes_out_before_all_has_come: ("repeated", "_slow"),
-    ends_are_not_told_to_old_homes: ("stuck", "_renew"),
+    what_waits_goes_out_before_all_has_come: ("out of order", "_slow"),
+    ends_are_not_told_to_old_homes: ("repeated", "_renew"),
     what_is_held_is_kept: ("stuck", "moves"),
     old_homes_do_not_ask: ("stuck", "_kill"),
 }

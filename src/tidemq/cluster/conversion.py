@@ -300,6 +300,9 @@ class Conversion:
         row = parse_session(key, value)
         owner = Owner(SESSION, client)
         begins = self._owners.get(row.queue) != owner
+        if begins and row.queue in self._rows.owners.numbers(owner):
+            self.counts["cluster_rows_without_owner"] += 1
+            return  # it was here before, and has left: to begin it would end it elsewhere
         if begins:
             self.know(row.queue, owner, self._stamp())
             self._rows.owners.expect(owner, row.queue)

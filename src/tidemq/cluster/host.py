@@ -349,7 +349,7 @@ class ClusterHost:
         members, now = self.keeper.node.members, time.monotonic()
         return self._neighbours.is_announced(number, lambda node: members.is_live(node, now))
 
-    def taken_so_far(self) -> list[tuple[int, int, int]]:
+    def taken_so_far(self) -> list[tuple[int, int, int]] | None:
         """As in `Links`."""
         assert self._neighbours is not None
         return self._neighbours.taken_so_far()

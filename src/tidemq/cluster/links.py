@@ -46,8 +46,10 @@ class Links(Protocol):
     def is_announced(self, number: int) -> bool:
         """Whether all nodes that are there know it. Of each number that is said once."""
 
-    def taken_so_far(self) -> list[tuple[int, int, int]]:
-        """Which messages of all nodes this one has taken for its sessions: as `NodeAccess.taken_so_far`."""
+    def taken_so_far(self) -> list[tuple[int, int, int]] | None:
+        """Which messages of all nodes this one has taken for its sessions: as `NodeAccess.taken_so_far`. None:
+        this node is ending, and takes none any more.
+        """
 
     def drop(self, incarnation: int) -> None:
         """A node is a member no more: it is not looked for, and has no copies."""

@@ -26,22 +26,23 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
 from tidemq.cluster import operations as ops
-from tidemq.cluster.adoption import Adoption, Mark
+from tidemq.cluster.adoption import Adoption
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.forms import decode, encode
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import next_in_ring
+from tidemq.cluster.move_states import Begun, Come, Coming, Handed
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession
 from tidemq.cluster.orphans import TOOK, Orphans
 from tidemq.cluster.rows import Session
 from tidemq.cluster.sessions import connect
-from tidemq.cluster.vectors import Vector, covers
+from tidemq.cluster.vectors import covers
 from tidemq.errors import ClusterError
 from tidemq.store import Store
 
@@ -65,57 +66,6 @@ LET_IN_S = 0.1  # until the engine has the session of a client that was let in
 SERVER_UNAVAILABLE = 0x88
 
 _log = logging.getLogger("tidemq.cluster")
-
-
-@dataclass(slots=True)
-class Coming:
-    """A session that is to be at home here, and who waits for it."""
-
-    begun_at: float
-    clean: bool = False
-    answers: dict[int, Vector] = field(default_factory=dict)  # of nodes that have none, or none any more
-    polled_at: float = 0.0
-    stays: bool = False  # it comes here, with its client or without
-    waiting: list[Future[int]] = field(default_factory=list)
-    asked: int = 0  # the home that was asked for it
-    asked_at: float = 0.0
-    yielded: Vector | None = None  # what that had done when it handed the session over
-    marks: list[Mark] = field(default_factory=list)  # and which messages it had taken
-    leaving: bool = False  # the engine still has what is left of it from before
-    taken: bool = False  # the engine is about to have it
-
-    @property
-    def is_left(self) -> bool:
-        """Whether all who waited for it have gone."""
-        return bool(self.waiting) and all(each.cancelled() for each in self.waiting)
-
-
-@dataclass(slots=True)
-class Come:
-    """A session that has come, and whose old home does not know yet that it may forget it."""
-
-    home: int
-    is_known: bool = False  # all know that it is here, and what they sent to its old home before has arrived
-    told_at: float = 0.0
-    gone: Vector | None = None  # it has forgotten it: all that it did has come when this is applied
-
-
-@dataclass(slots=True)
-class Handed:
-    """When a session was handed over, and to whom; nobody: it was taken without a word."""
-
-    at: float = -inf
-    to: set[int] = field(default_factory=set)
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A session whose epoch, or whose end, is in the next batch."""
-
-    coming: Coming
-    operation: Operation
-    asked: bool = True  # its home has handed it over
-    adopts: bool = False  # the engine is to have it
 
 
 class Moves:
@@ -145,6 +95,7 @@ class Moves:
         self._coming: dict[str, Coming] = {}
         self._askers: dict[str, set[int]] = {}  # of sessions that are about to be handed over
         self._handed: dict[str, Handed] = {}  # sessions that were; they take messages until released
+        self._forgetting: set[str] = set()  # those that the engine was told to forget: `left` follows once
         self._reminders: deque[tuple[float, str, Handed]] = deque()  # when to ask about which
         self._changed: deque[str] = deque()  # clients for whom something has come
         self._round: Iterator[str] = iter(())  # and all that wait, looked at one after the other
@@ -166,7 +117,7 @@ class Moves:
             links,
             self._bring,
             lambda: any(each.taken and not each.asked for each in self._coming.values()),
-            lambda: any(each.leaving for each in self._coming.values()),
+            lambda: not self._forgetting.isdisjoint(self._coming),
             now,
         )
         self.keeps_none = False  # this node leaves, and takes no sessions
@@ -232,12 +183,12 @@ class Moves:
             yield client
 
     def _try(self, client: str, coming: Coming, others: Collection[int], now: float) -> None:
-        if coming.taken or coming.leaving:
+        if coming.taken or client in self._forgetting:
             return
         session = self._node.rows.sessions.get(client, None)
-        asks = session is None or coming.asked != session.row.home
-        if asks and not coming.stays and coming.is_left:
-            del self._coming[client]  # its client has gone, maybe to the node that would be asked now
+        if coming.is_left and not coming.stays:
+            # its client has gone, maybe to another node, which would lose it if this one took the session now
+            del self._coming[client]
             return
         if session is None and self._conversion.epoch(client) is not None:
             return  # it has ended elsewhere: the engine still has what is left of it
@@ -300,8 +251,7 @@ class Moves:
 
     def _take(self, client: str, coming: Coming, session: Session) -> None:
         if self._conversion.epoch(client) is not None:
-            coming.leaving = True  # until the engine has forgotten it, see `left`
-            self._release(client)
+            self._release(client)  # it is taken when the engine has forgotten what is left of it
             return
         if coming.clean and not coming.is_left:  # else its client may be back, and go on with its session
             self._begun[client] = Begun(coming, ops.EndSession(client, session.row.epoch))
@@ -344,7 +294,7 @@ class Moves:
         coming = self._coming.get(client)
         if not here and coming is not None:
             _log.error("what was left of the session of %r was here still", client)
-            coming.taken, coming.leaving = False, True
+            coming.taken = False
             self._release(client)
             return
         if coming is not None and coming.yielded is not None:
@@ -395,8 +345,14 @@ class Moves:
             if client in self._come and self._come[client].home == source:
                 self._come[client].gone = vector
             return
-        client = body.decode(errors="replace")
-        if client in self._handed:
+        self._hear_done(body.decode(errors="replace"), source)
+
+    def _hear_done(self, client: str, source: int) -> None:
+        """Of a session that has come back and gone elsewhere meanwhile it is said too late: that is not for
+        this node any more.
+        """
+        handed, session = self._handed.get(client), self._node.rows.sessions.get(client, None)
+        if handed is not None and (source in handed.to or (session and session.row.home == source)):
             self._lingering.setdefault(client, (time.monotonic() + LINGER_S, source))
         else:
             self._tell_gone(client, source)
@@ -427,6 +383,8 @@ class Moves:
         if client in self._askers:
             self._askers[client].add(asker)  # the engine is at it
             return
+        if client in self._forgetting:
+            return  # it is asked for again
         coming = self._coming.get(client)
         if coming is not None and self._node.rows.sessions.get(client, None) is None:
             # it has come to both nodes; where the incarnation is greater it is to come again
@@ -452,11 +410,12 @@ class Moves:
 
     def left(self, client: str, place: int, *, here: bool) -> None:
         """The engine has no more to say of a session that is handed over, or has forgotten it."""
-        coming = self._coming.get(client)
-        if client in self._handed or (coming is not None and coming.leaving):
-            self._forgotten(client, coming)
+        if client not in self._askers:
+            if client in self._forgetting:
+                self._forgetting.discard(client)
+                self._forgotten(client)
             return
-        askers = self._askers.pop(client, set())
+        askers = self._askers.pop(client)
         epoch = self._conversion.epoch(client)
         session = self._node.rows.sessions.get(client, None)
         if here and epoch is not None and session is not None and session.row.epoch == epoch:
@@ -485,11 +444,17 @@ class Moves:
         self._left.clear()
 
     def _release(self, client: str) -> None:
-        """Has the engine forget a session; then `left` is called."""
-        if not self._access.release(client.encode()):
-            self._forgotten(client, self._coming.get(client))
+        """Has the engine forget a session; then `left` is called. It is told once: what it forgot later
+        might be the session that has come again.
+        """
+        if client in self._forgetting:
+            return
+        if self._access.release(client.encode()):
+            self._forgetting.add(client)
+        else:
+            self._forgotten(client)
 
-    def _forgotten(self, client: str, coming: Coming | None) -> None:
+    def _forgotten(self, client: str) -> None:
         self._handed.pop(client, None)
         self._lingering.pop(client, None)
         waits = self._owing.pop(client, None)
@@ -498,9 +463,7 @@ class Moves:
         self._node.moving.discard(client)
         self._shared_until.pop(client, None)
         self._conversion.forget_session(client)
-        if coming is not None:
-            coming.leaving = False
-            self._changed.append(client)
+        self._changed.append(client)
 
     def moved(self, client: str) -> None:
         """A record of another node says that the session is at home there, or has ended."""
@@ -521,9 +484,12 @@ class Moves:
         settled = [each for each in self._yields if each[0] <= durable]
         if not settled:
             return
+        taken = self._links.taken_so_far()
+        if taken is None:
+            return
         self._yields = [each for each in self._yields if each[0] > durable]
         vector = self._node.rows.vector
-        marks = list(itertools.chain.from_iterable(self._links.taken_so_far()))
+        marks = list(itertools.chain.from_iterable(taken))
         for _, asker, client in settled:
             self._links.send(asker, YIELD, encode("text vector Q*", client, vector, marks))
 

@@ -135,9 +135,12 @@ class Neighbours:
         """As in `Links`."""
         self._access.use_format(number)
 
-    def taken_so_far(self) -> list[tuple[int, int, int]]:
+    def taken_so_far(self) -> list[tuple[int, int, int]] | None:
         """As in `Links`."""
-        return self._access.taken_so_far()
+        try:
+            return self._access.taken_so_far()
+        except UsageError:  # it has been closed
+            return None
 
     def is_idle(self) -> bool:
         """Whether everything has arrived that goes to nodes that are there."""

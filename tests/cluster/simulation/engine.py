@@ -33,6 +33,9 @@ _SESSION = struct.Struct(">QIqqIqI")
 _ID = struct.Struct(">QQ")
 
 
+OPEN_S = (0.0, 0.0, 0.03, 0.0, 0.2)  # for so long something of sessions that are to leave is open, in turn
+
+
 @dataclass
 class Work:
     """As `StoreWork`, and what is told when it is answered: whether it was done."""
@@ -122,6 +125,8 @@ class Engine:
         self.incarnation = 0
         self._work = Work()
         self._asked_for: deque[Callable[[], None]] = deque()
+        self._releasing: deque[Callable[[], None]] = deque()  # of which something is open, perhaps
+        self._open_s = itertools.cycle(OPEN_S)
         self._sessions: dict[str, Stored] = {}
         self._numbers = 0
         self._clock = self._lead_ns = 0
@@ -177,6 +182,8 @@ class Engine:
         """All that was done since the last one."""
         while self._asked_for:
             self._asked_for.popleft()()
+        for _ in range(len(self._releasing)):
+            self._releasing.popleft()()
         work, self._work = self._work, Work()
         return work
 
@@ -376,11 +383,17 @@ class Engine:
     def release(self, client: bytes, *, keep: bool = False) -> bool:
         if client.decode() not in self._sessions:
             return False
-        self._do(partial(self._release, client.decode(), keep))
+        self._do(partial(self._release, client.decode(), keep, self._now() + next(self._open_s)))
         return True
 
-    def _release(self, client: str, keep: bool) -> None:
+    def _release(self, client: str, keep: bool, open_until: float) -> None:
         session = self._sessions.get(client)
+        if session is not None and self._now() < open_until:
+            if session.visit is not None:
+                session.visit.end()
+                session.visit = None
+            self._releasing.append(partial(self._release, client, keep, open_until))
+            return
         if session is None:
             self._work.left.append((client.encode(), 0, False))
             return
