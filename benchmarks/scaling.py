@@ -7,7 +7,8 @@ the cores, and the other half for itself. A broker that needs more cores than it
 the generator. Rounds alternate between the numbers of reactors.
 
 Beside one broker with N reactors there are N brokers with one reactor each, a core and a share of the pairs
-each ("apart"): what they do is what this machine could do if reactors shared nothing.
+each ("apart"): what they do is what this machine could do if reactors shared nothing. `--preload` adds
+brokers whose memory comes from another malloc, say libjemalloc.so.2.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Plan:
     rounds: int
     seconds: float
     cores: Sequence[int]  # in the order in which they are given out
+    preload: str  # a library that takes the place of malloc, for a side of its own; empty: no such side
     data: Path  # the durable brokers' directories are below it
 
 
@@ -110,13 +112,16 @@ def sides_of(plan: Plan) -> Iterator[list[Side]]:
     wanted = {name for load in plan.loads for name in load.sides}
     with ExitStack() as stack:
         sides = []
-        for name, store in (("tidemq", "memory"), ("durable", "")):
-            if name in wanted:
-                for count in plan.reactors:
-                    cores = frozenset(cores_of(count, plan.cores)[0])
-                    conditions = Conditions(cores=cores, reactors=count)
-                    broker = stack.enter_context(WithAdmin(name, store).watched(conditions))
-                    sides.append(Side(name, count, [broker]))
+        for name, store, preload in (
+            ("tidemq", "memory", ""),
+            ("preloaded", "memory", plan.preload),
+            ("durable", "", ""),
+        ):
+            for count in plan.reactors if name in wanted else ():
+                cores = frozenset(cores_of(count, plan.cores)[0])
+                conditions = Conditions(cores=cores, reactors=count)
+                broker = stack.enter_context(WithAdmin(name, store, preload).watched(conditions))
+                sides.append(Side(name, count, [broker]))
         most = max(plan.reactors)
         if "apart" in wanted and most > 1:
             brokers = [
@@ -168,6 +173,11 @@ def installed(loads: Sequence[Load]) -> list[Load]:
     return list(loads)
 
 
+def with_preloaded(load: Load) -> Load:
+    """Also against a broker with another malloc, where one without is loaded."""
+    return replace(load, sides=(*load.sides, "preloaded")) if "tidemq" in load.sides else load
+
+
 def chosen(names: str) -> list[Load]:
     """Those that were named, else all; SystemExit names one that does not exist."""
     wanted = names.split(",") if names else [load.name for load in LOADS]
@@ -195,6 +205,9 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--workloads", default="", help=f"with commas, of {known}; all, if none is given")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each run")
+    parser.add_argument(
+        "--preload", default="", help="a library with another malloc: brokers that use it, beside the others"
+    )
     parser.add_argument("--data", type=Path, help="where durable brokers keep their data; default: TMPDIR")
     parser.add_argument("--commit", default="", help="of what is measured, where there is no git")
     parser.add_argument(
@@ -207,7 +220,8 @@ def command_of(plan: Plan, workloads: str) -> str:
     """What measures the same again."""
     reactors = ",".join(map(str, plan.reactors))
     command = f"python benchmarks/scaling.py --reactors {reactors} --rounds {plan.rounds}"
-    return f"{command} --seconds {plan.seconds:g}" + (f" --workloads {workloads}" if workloads else "")
+    command += f" --seconds {plan.seconds:g}" + (f" --workloads {workloads}" if workloads else "")
+    return command + (f" --preload {Path(plan.preload).name}" if plan.preload else "")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -217,12 +231,14 @@ def main(arguments: Sequence[str]) -> None:
     if options.data:
         tempfile.tempdir = str(options.data)
     cores = in_order(sorted(os.sched_getaffinity(0)))
+    loads = installed(chosen(options.workloads))
     plan = Plan(
-        loads=installed(chosen(options.workloads)),
+        loads=[with_preloaded(load) for load in loads] if options.preload else loads,
         reactors=reactors_from(options.reactors, len(cores)),
         rounds=options.rounds,
         seconds=options.seconds,
         cores=cores,
+        preload=options.preload,
         data=Path(tempfile.gettempdir()),
     )
     here = machine.describe()

@@ -18,12 +18,25 @@ from tidemq.bench.report.numbers import NOTHING, duration, faults, short, spread
 from tidemq.bench.report.tables import markdown_rows
 
 Read = Callable[[Sample], float]
-SIDES = {
-    "tidemq": "one broker",
+SIDES = {  # in the order of a table
+    "tidemq": "",
+    "durable": "",
+    "preloaded": "other memory",
     "apart": "as many brokers, apart",
-    "durable": "one broker",
     "mosquitto": "Mosquitto",
 }
+KEPT_COUNTERS = (  # of a sample, in the file
+    "messages_received",
+    "messages_sent",
+    "messages_mailed",
+    "bytes_received",
+    "bytes_sent",
+    "turns",
+    "turns_gathered",
+    "cache_misses",
+    "publishers_moved",
+    "publishers_paused",
+)
 BROKER_HAD_MORE: tuple[Limit, ...] = ("generator", "one generator thread")
 HEAD = (
     "reactors",
@@ -100,6 +113,11 @@ class Samples:
         for sample in samples:
             self.by_key.setdefault((sample.scenario, sample.side, sample.reactors), []).append(sample)
 
+    def sides(self, load: str) -> list[str]:
+        """Those that were run, in order."""
+        ran = {side for name, side, _count in self.by_key if name == load}
+        return [side for side in SIDES if side in ran]
+
     def counts(self, load: str, side: str) -> list[int]:
         """The numbers of reactors that were run."""
         return sorted(count for name, ran, count in self.by_key if (name, ran) == (load, side))
@@ -112,8 +130,8 @@ class Samples:
         return median(map(read, samples)) if samples else None
 
     def to_one(self, load: str, side: str, reactors: int, read: Read) -> float | None:
-        """To the median of one broker with one reactor."""
-        base = "tidemq" if side == "apart" else side
+        """To the median of one broker with one reactor, as it is started."""
+        base = "tidemq" if side in ("apart", "preloaded") else side
         return ratio(self.median(load, side, reactors, read), self.median(load, base, 1, read))
 
     def limit(self, load: str, side: str, reactors: int, cores: int) -> Limit:
@@ -140,7 +158,7 @@ def cost_s(sample: Sample) -> float:
 def rows_of(samples: Samples, load: Load, cores: int) -> list[list[str]]:
     return [
         row_of(samples, load, side, reactors, cores)
-        for side in load.sides
+        for side in samples.sides(load.name)
         for reactors in samples.counts(load.name, side)
     ]
 
@@ -149,14 +167,14 @@ def row_of(samples: Samples, load: Load, side: str, reactors: int, cores: int) -
     runs = samples.of(load.name, side, reactors)
     limit = samples.limit(load.name, side, reactors, cores)
     cost = samples.to_one(load.name, side, reactors, cost_s)
-    scored = reactors > 1 and side != "apart" and cost is not None
+    scored = reactors > 1 and side != "apart"
     known = bool(runs[0].counters)
 
     def middle(read: Read) -> float:
         return median(map(read, runs))
 
     return [
-        f"{reactors}" if side in ("tidemq", "durable") else f"{reactors}, {SIDES[side]}",
+        f"{reactors}, {SIDES[side]}" if SIDES[side] else f"{reactors}",
         ("≥ " if limit in BROKER_HAD_MORE else "")
         + spread(map(per_s, runs))
         + ("" if all(run.outcome.intact for run in runs) else " **not intact**"),
@@ -180,10 +198,10 @@ def overview(samples: Samples, loads: Sequence[Load], cores: int) -> list[str]:
     head = ["", *(f"{count}" for count in reactors)]
     speed, cost = [], []
     for load in loads:
-        for side in load.sides:
+        for side in samples.sides(load.name):
             if side == "mosquitto":
                 continue
-            name = load.text if side != "apart" else f"the same, {SIDES[side]}"
+            name = f"the same, {SIDES[side]}" if SIDES[side] else load.text
             limits = {
                 count: samples.limit(load.name, side, count, cores)
                 for count in samples.counts(load.name, side)
@@ -208,12 +226,12 @@ def spread_of_work(samples: Samples, loads: Sequence[Load]) -> list[list[str]]:
     """Of the last round of each load: what each thread of the broker with most reactors ran."""
     rows = []
     for load in loads:
-        for side in load.sides:
+        for side in samples.sides(load.name):
             counts = samples.counts(load.name, side)
-            if side == "mosquitto" or not counts:
+            if side == "mosquitto":
                 continue
             sample = samples.of(load.name, side, counts[-1])[-1]
-            name = load.text if side != "apart" else f"the same, {SIDES[side]}"
+            name = f"the same, {SIDES[side]}" if SIDES[side] else load.text
             rows.append(
                 [
                     name,
@@ -253,7 +271,8 @@ def preface(around: Surroundings, rounds: int, seconds: float) -> list[str]:
         f"{max(len(cores) // 2, 1)}; a broker that needs these too shares all cores with the generator.",
         "",
         f"{physical}. So many loops of plain Python at once, each on a core, did as much as so many alone: "
-        f"{speeds or '—'}. fdatasync of 4 KiB on the disk of the durable brokers ({disk.file_system}): p50 "
+        f"{speeds or '—'}; what does less has no physical core of its own, or is slowed down by the others. "
+        f"fdatasync of 4 KiB on the disk of the durable brokers ({disk.file_system}): p50 "
         f"{duration(disk.p50_us)}, p99 {duration(disk.p99_us)}.",
         "",
     ]
@@ -297,13 +316,36 @@ def markdown(
 def content(runs: Sequence[Sample], failures: Sequence[str], around: Surroundings) -> dict[str, object]:
     """All that was measured, for the file beside the page."""
     return {
+        "command": around.command,
         "cores": list(around.cores),
         "speeds": dict(around.speeds),
         "disk": asdict(around.disk),
         "failures": list(failures),
-        "samples": [
-            asdict(run)
-            | {"per_s": run.per_s, "per_cpu_s": run.per_cpu_s, "limit": run.limit(len(around.cores))}
-            for run in runs
-        ],
+        "samples": [recorded(run, len(around.cores)) for run in runs],
     }
+
+
+def recorded(run: Sample, cores: int) -> dict[str, object]:
+    """A sample without what is always the same, or follows from the rest."""
+    values = asdict(run)
+    outcome = values.pop("outcome")
+    for name in ("intervals", "latencies", "reason", "ack_latency", "clock_error_s", "word_s"):
+        del outcome[name]
+    return {
+        **values,
+        "thread_shares": in_a_line(run.thread_shares),
+        "waited_shares": in_a_line(run.waited_shares),
+        "by_reactor": {
+            name: " ".join(str(getattr(each, name)) for each in run.by_reactor)
+            for name in ("turns", "received", "sent")
+        },
+        "counters": {name: run.counters[name] for name in KEPT_COUNTERS if name in run.counters},
+        "outcome": outcome,
+        "per_s": round(run.per_s),
+        "per_cpu_s": round(run.per_cpu_s),
+        "limit": run.limit(cores),
+    }
+
+
+def in_a_line(shares: Iterable[float]) -> str:
+    return " ".join(f"{share:.3f}" for share in shares)

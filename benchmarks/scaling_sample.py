@@ -154,6 +154,14 @@ class WithAdmin(TideMQ):
 
     admin_port = 0
 
+    def __init__(self, name: str, store: str, preload: str = "") -> None:
+        """``preload``: a library that takes the place of some of the system's functions."""
+        super().__init__(name, store)
+        self.preload = preload
+
+    def environment(self, folder: Path) -> Mapping[str, str]:
+        return {"LD_PRELOAD": self.preload} if self.preload else {}
+
     def command(self, folder: Path, port: int, conditions: Conditions) -> Sequence[str]:
         self.admin_port = free_port()
         return [*super().command(folder, port, conditions), "--admin-port", str(self.admin_port)]
