@@ -23,6 +23,7 @@ from conformance.packets import (
 
 from tidemq.engine import Engine
 from tidemq.engine.door.listeners import ListenerSettings, tcp_sockets
+from tidemq.engine.door.view import EngineView
 from tidemq.limits import Limits
 from tidemq.net.server_upgrade import WebSocketTerms
 from tidemq.net.transport import ServerScheme
@@ -50,7 +51,8 @@ def test_two_hundred_takeovers_in_a_row_from_two_reactors(start_engine: StartEng
     enough = threading.Event()
     sent: list[int] = []
     received: list[int] = []
-    sending = threading.Thread(target=publish_until, args=(connected(engine), enough, sent))
+    publisher = connected(engine)
+    sending = threading.Thread(target=publish_until, args=(publisher, enough, sent))
     sending.start()
     for _ in range(TAKEOVERS):
         holder = Client(engine.port)
@@ -65,6 +67,7 @@ def test_two_hundred_takeovers_in_a_row_from_two_reactors(start_engine: StartEng
         holder.send(acknowledge(PUBACK, message.packet_id))
     enough.set()
     sending.join()
+    publisher.disconnect()
     while not received or received[-1] != sent[-1]:
         message = holders[-1].expect(PUBLISH)
         received.append(int(message.payload))
@@ -72,6 +75,10 @@ def test_two_hundred_takeovers_in_a_row_from_two_reactors(start_engine: StartEng
     assert list(dict.fromkeys(received)) == sent, "lost, or first seen out of order"
     assert engine.count("sessions_taken_over") == TAKEOVERS
     assert engine.count("connections_moved") > TAKEOVERS / 10, "all came to the reactor of the session"
+    engine.wait_for("connections_closed", TAKEOVERS + 1)  # the publisher's, too
+    each = EngineView(engine.engine).reactors()
+    assert sorted(figures.connections for figures in each) == [0, 1], "counted where it came in"
+    assert sorted(figures.sessions for figures in each) == [0, 1]
 
 
 @pytest.mark.parametrize("reactors", [2, 4])

@@ -92,6 +92,7 @@ def place_connection(r, c):
     event.data.u64 = handle_of(r, c)
     c.interest = EPOLLIN
     epoll_ctl(r.epoll, EPOLL_CTL_ADD, c.fd, cython.address(event))
+    r.tally[LIVE_CONNECTIONS] += 1
 
 
 def open_connection(r, fd, listener, address):
@@ -119,7 +120,6 @@ def open_connection(r, fd, listener, address):
     time_connection(r, c, c.deadline_ms)
     add_i64(cython.address(r.common.connection_count), 1, RELAXED)
     add_i64(cython.address(listener.connection_count), 1, RELAXED)
-    r.tally[LIVE_CONNECTIONS] += 1
     r.tally[MEMORY_CONNECTIONS] += connection_bytes(c)
     r.tally[C_CONNECTIONS_ACCEPTED] += 1
     return True
@@ -131,6 +131,7 @@ def remove_connection(r, c):
     holds(own, b"closing: a connection leaves the slot that it was given")
     holds(c.generation == r.generations[c.slot], b"closing: a slot has the generation of its connection")
     epoll_ctl(r.epoll, EPOLL_CTL_DEL, c.fd, cython.NULL)
+    r.tally[LIVE_CONNECTIONS] -= 1
     if c.session != cython.NULL and c.session.connection == c:
         stop_waiting(r, c.session)
     r.connections[c.slot] = cython.NULL
@@ -325,7 +326,6 @@ def close_connection(r, c):
     holds(left >= 0, b"closing: no more connections end than began")
     left = add_i64(cython.address(c.listener.connection_count), -1, RELAXED)
     holds(left >= 0, b"closing: of a listener no more connections end than began")
-    r.tally[LIVE_CONNECTIONS] -= 1
     r.tally[C_CONNECTIONS_CLOSED] += 1
     if not c.touched:
         del c

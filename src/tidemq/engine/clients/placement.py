@@ -11,7 +11,7 @@ It keeps the order of its messages, because it is posted after everything that i
 import cython
 from cython.cimports.libc.stdint import int64_t, uint16_t
 from cython.cimports.tidemq.engine.base.asserting import holds
-from cython.cimports.tidemq.engine.base.counters import C_PUBLISHERS_MOVED
+from cython.cimports.tidemq.engine.base.counters import C_PUBLISHERS_MOVED, LIVE_SESSIONS
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.system import (
     RELAXED,
@@ -122,6 +122,7 @@ def _move(r, c, target):
     touch(r, c)
     r.departing.push_back(mail)
     r.tally[C_PUBLISHERS_MOVED] += 1
+    r.tally[LIVE_SESSIONS] -= 1  # one of the other reactor's from now on
 
 
 def welcome(r, mail):
@@ -133,6 +134,7 @@ def welcome(r, mail):
     holds(c.session.moving, b"placement: a session that comes is on its way")
     r.clock = max(r.clock, mail.number)
     c.session.last_owed = 0  # a slot of the other reactor
+    r.tally[LIVE_SESSIONS] += 1
     lock(cython.address(r.common.registry_lock))
     c.session.moving = False
     unlock(cython.address(r.common.registry_lock))

@@ -10,6 +10,7 @@ import cython
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds, may_touch
+from cython.cimports.tidemq.engine.base.counters import LIVE_SESSIONS
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import Passage, close_passage, copy_passage, open_passage
 from cython.cimports.tidemq.engine.base.steps import count_steps
@@ -245,6 +246,7 @@ def _move_shard(r, shard, target):
         unlock(cython.address(r.common.registry_lock))
     _forget_shard(r, shard)
     r.sessions.erase(shard.number)
+    r.tally[LIVE_SESSIONS] -= 1
     mail: Mail = new_mail(MAIL_SHARD)
     mail.pointer = shard
     r.outgoing[target].push_back(mail)
@@ -255,6 +257,7 @@ def adopt_shard(r, shard):
     group: cython.pointer[LocalGroup] = local_group(r, shard.group)
     shard.reactor = r.index
     r.sessions[shard.number] = shard
+    r.tally[LIVE_SESSIONS] += 1
     group.shards.push_back(shard)
     make_due(r, group)
 
