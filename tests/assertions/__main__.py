@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from assertions.breaks import PLANTED
 from assertions.plant import said_of
 from assertions.planted import Break
-from assertions.variant import checked
+from assertions.variant import built
 
 
 def tried(planted: Break) -> bool:
@@ -39,9 +39,8 @@ def tried(planted: Break) -> bool:
 
 
 def main(words: str) -> int:
-    built = checked()
-    if built.returncode:
-        print(built.stdout)
+    if built().returncode:
+        print(built().stdout)
         return 1
     chosen = [each for each in PLANTED if words in each.invariant]
     missed = [each for each in chosen if not tried(each)]

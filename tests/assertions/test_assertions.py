@@ -13,7 +13,7 @@ from assertions.apart import TESTS
 from assertions.breaks import PLANTED
 from assertions.plant import said_of
 from assertions.planted import Break
-from assertions.variant import checked, pytest_arguments
+from assertions.variant import built, checked, pytest_arguments
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -69,13 +69,13 @@ def test_fuzzed_connections_break_no_invariant(fuzzer: str) -> None:
 @pytest.mark.parametrize("room", sorted({each.file.partition("/")[0] for each in PLANTED}))
 def test_a_break_is_found(room: str) -> None:
     planted = next(each for each in PLANTED if each.file.startswith(f"{room}/"))
-    assert checked().returncode == 0
+    assert built().returncode == 0, built().stdout[-6000:]
     assert f"invariant broken: {planted.invariant}\n" in said_of(planted)
 
 
 def test_what_breaks_nothing_is_not_found() -> None:
     """The runner itself: a change that leaves the module as it is."""
-    assert checked().returncode == 0
+    assert built().returncode == 0, built().stdout[-6000:]
     same = "def trim_outbox"
     said = said_of(Break("nothing", "queues/outbox.py", same, same, ("tests/conformance/test_qos1.py",)))
     assert "invariant broken" not in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -17,17 +18,22 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHON": sys.executable, **more}
 
 
+@cache
+def built() -> subprocess.CompletedProcess[str]:
+    """The build is made, or brought up to date, once in the life of this process."""
+    return run(["tools/variant.sh", "assert"], environment())
+
+
 def checked(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python with `arguments` on that build, which is made first where it is not up to date; without
-    arguments, only that. What it and its brokers write is in `stdout`.
-    """
+    """Python with `arguments` on that build; what it and its brokers write is in `stdout`."""
+    if built().returncode:
+        return built()
+    return run([sys.executable, *arguments], environment(PYTHONPATH=f"{TREE / 'src'}:{ROOT / 'tests'}"))
+
+
+def run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["tools/variant.sh", "assert", *arguments],
-        cwd=ROOT,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
