@@ -22,8 +22,8 @@ from tidemq.pipeline.lake.stale import Stale
 from tidemq.pipeline.lake.table import Table
 from tidemq.pipeline.lake.table_log import ConflictError, File
 
-ROUNDS = 500
-DAYS = 10
+ROUNDS = 200
+DAYS = 4
 NEVER = datetime(2000, 1, 1, tzinfo=UTC)  # no partition is closed then
 
 
@@ -52,7 +52,7 @@ def rows_on_disk(table: Table) -> int:
 
 
 def test_a_row_is_written_four_times_at_most(table: Table) -> None:
-    """Over 500 batches of ten days, compacted after every ten."""
+    """Over 200 batches of four days, compacted after every ten."""
     first = datetime.now(UTC) + timedelta(days=1)  # of days to come: what is written now has long been quiet
     files = []
     for number in range(ROUNDS):

@@ -70,13 +70,13 @@ def changed(path: Path) -> tuple[int, int]:
     return sum(rows), sum("remove" in each for each in actions)
 
 
-BATCHES = 500
 DEVICES = 20
 SECOND_US = 1_000_000
 
 
-def test_gold_reads_no_more_the_older_a_window_is(tmp_path: Path) -> None:
-    """500 batches into one window: each reads and replaces a row for each device, and no Spark at all."""
+@pytest.mark.parametrize("batches", [150, pytest.param(500, marks=pytest.mark.long)])
+def test_gold_reads_no_more_the_older_a_window_is(tmp_path: Path, batches: int) -> None:
+    """So many batches into one window: each reads and replaces a row for each device, and no Spark at all."""
     gold = Gold(timedelta(days=1), ("celsius",), percentiles=(50,), gap=timedelta(minutes=5))
     rule = Rule("r", "a/#", "json", "celsius double", gold=gold)
     lake = Lake(stream="flat", tables=str(tmp_path), rules=(rule,))
@@ -84,7 +84,7 @@ def test_gold_reads_no_more_the_older_a_window_is(tmp_path: Path) -> None:
     decoded = pa.schema({"epoch": pa.int64(), "offset": pa.int64(), "date": pa.date32()})
     names = [f"device/{number}" for number in range(DEVICES)]
     columns = {"topic": pa.array(names), "client_id": pa.array(names)}
-    for batch in range(BATCHES):
+    for batch in range(batches):
         span = Span(batch * DEVICES, (batch + 1) * DEVICES, whole=True)
         lake.silver(rule).attempt(decoded, progress, span).commit([])
         at = pa.array([(batch + 86_400) * SECOND_US] * DEVICES)
@@ -92,7 +92,7 @@ def test_gold_reads_no_more_the_older_a_window_is(tmp_path: Path) -> None:
         parts = of_readings(gold, at, columns, [values])
         refresh(cast(SparkSession, None), lake, rule, progress, Fresh(progress, span, parts))
     found = rows(lake.gold(rule), "count", "gaps_within", "celsius_mean", "celsius_p50", order="topic")
-    assert found == [(BATCHES, 0, (BATCHES - 1) / 2, pytest.approx((BATCHES - 1) / 2, rel=0.01))] * DEVICES
+    assert found == [(batches, 0, (batches - 1) / 2, pytest.approx((batches - 1) / 2, rel=0.01))] * DEVICES
     log = Path(lake.gold(rule).uri.removeprefix("file://"), "_delta_log")
     written = [changed(path) for path in sorted(log.glob("*[0-9].json"))[-100:]]
     assert written == [(DEVICES, 1)] * 100
