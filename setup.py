@@ -8,9 +8,11 @@ race``), ``assert`` with invariants checked (``make assert``), ``symbols`` with 
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -28,6 +30,7 @@ BUILD = os.environ.get("TIDEMQ_BUILD", "")
 SYSTEM = os.environ.get("TIDEMQ_SYSTEM", "")
 VARIANT = ("-" + BUILD if BUILD else "") + ("-system" if SYSTEM else "")
 TRANSLATED = Path("build", "cython" + VARIANT)  # the C++ files
+HEADERS = Path("build", "headers" + VARIANT, "headers.h")  # what most of them include
 PLACES = {"build_lib": f"build/lib{VARIANT}", "build_temp": f"build/objects{VARIANT}"}
 
 # translating processes; where they would run this file again there are none
@@ -42,6 +45,31 @@ compile_args += FLAGS.get(BUILD, ["-O1", "-g", *SANITIZERS])
 if SYSTEM:
     compile_args.append(f'-DTIDEMQ_SYSTEM="{SYSTEM}"')
 link_args = SANITIZERS or (["-s"] if BUILD == "" else [])
+
+INCLUDED = """\
+#define PY_SSIZE_T_CLEAN
+#include "Python.h"
+#include "compile.h"
+#include "frameobject.h"
+#include "pythread.h"
+#include <arpa/inet.h>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <deque>
+#include <ios>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <sys/random.h>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+"""
 
 
 def compiled_modules() -> list[Extension]:
@@ -116,7 +144,27 @@ class BuildExtensions(build_ext):
         # also where pip wants it elsewhere, and compiled anew
         self.build_lib, self.build_temp = PLACES["build_lib"], PLACES["build_temp"]
 
+    def compile_headers(self) -> None:
+        """Once, which takes as long as eight modules read them. A module that is compiled with other flags
+        reads the text.
+        """
+        of = " ".join([sys.version, *self.compiler.compiler_so_cxx, *compile_args]).replace("\n", " ")
+        text, compiled = f"// {of}\n{INCLUDED}", HEADERS.with_name(f"{HEADERS.name}.gch")
+        if compiled.exists() and HEADERS.read_text() == text:
+            return
+        HEADERS.parent.mkdir(parents=True, exist_ok=True)
+        compiled.unlink(missing_ok=True)
+        HEADERS.write_text(text)
+        folders = [f"-I{folder}" for folder in self.compiler.include_dirs]
+        command = [*self.compiler.compiler_so_cxx, *folders, *compile_args, "-x", "c++-header", str(HEADERS)]
+        subprocess.run([*command, "-o", f"{compiled}.unfinished"], check=True)
+        os.replace(f"{compiled}.unfinished", compiled)
+
     def build_extensions(self) -> None:
+        if len(self.extensions) > 8:
+            self.compile_headers()
+            for extension in self.extensions:
+                extension.extra_compile_args = [*compile_args, "-include", str(HEADERS)]
         link = self.compiler.link_shared_object
         self.compiler.__dict__["link_shared_object"] = partial(link_whole, link)
         super().build_extensions()
@@ -134,6 +182,9 @@ class BuildExtensions(build_ext):
         super().run()
         remove_left_over()
 
+
+# Few objects of a translation become garbage: looking for it as often as Python does took half the time.
+gc.set_threshold(50_000, 10, 5)
 
 with hints_refused():
     extensions = cythonize(
