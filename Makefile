@@ -27,11 +27,14 @@ help: ## list the targets
 setup: $(STAMP) build ## virtual environment in .venv, the build, the package and its command
 
 $(STAMP): pyproject.toml
-	@echo "Setting up $(VENV): packages, then the compiler (2 minutes)"
+	@echo "Setting up $(VENV): packages and the compiler (2 minutes)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check 'setuptools>=77' Cython==3.3.1
 	rm -rf src/*.egg-info  # of a wheel that was built: its entry points would be found before those of now
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[test]'
+	@# while the compiler works, packages come
+	$(BIN)/python setup.py --quiet build_ext --inplace & \
+	TIDEMQ_BUILD=none $(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[test]'; \
+	installed=$$?; wait $$! && exit $$installed
 	touch $@
 
 build: $(STAMP) ## compile what changed; a performance hint fails

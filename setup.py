@@ -1,7 +1,8 @@
 """Builds the compiled modules: a ``.py`` file with a ``.pxd`` beside it is compiled, any other is not.
 
 ``TIDEMQ_BUILD`` names another build: ``address`` or ``thread`` for that sanitizer (``make asan``, ``make
-race``), ``assert`` with invariants checked (``make assert``), ``symbols`` with what profilers want.
+race``), ``assert`` with invariants checked (``make assert``), ``symbols`` with what profilers want, ``none``
+where nothing is to be compiled: `make setup` installs the package while another process compiles it.
 ``TIDEMQ_SYSTEM`` is the full path of a header that takes the place of the operating system's calls, see
 ``engine/base/system.h``.
 """
@@ -188,7 +189,7 @@ gc.set_threshold(50_000, 10, 5)
 
 with hints_refused():
     extensions = cythonize(
-        compiled_modules(),
+        compiled_modules() if BUILD != "none" else [],
         build_dir=str(TRANSLATED),
         nthreads=THREADS,
         show_all_warnings=False,
