@@ -47,8 +47,8 @@ class Links(Protocol):
         """Whether all nodes that are there know it. Of each number that is said once."""
 
     def taken_so_far(self) -> list[tuple[int, int, int]] | None:
-        """Which messages of all nodes this one has taken for its sessions: as `NodeAccess.taken_so_far`. None:
-        this node is ending, and takes none any more.
+        """Which messages of all nodes this one has taken for its sessions: as `NodeAccess.taken_so_far`.
+        None: this node is ending, and takes none any more.
         """
 
     def drop(self, incarnation: int) -> None:

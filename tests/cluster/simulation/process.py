@@ -347,7 +347,7 @@ class Process:
         members = self.keeper.node.members
         return self.neighbours.is_announced(number, lambda node: members.is_live(node, self.world.now))
 
-    def taken_so_far(self) -> list[tuple[int, int, int]]:
+    def taken_so_far(self) -> list[tuple[int, int, int]] | None:
         return self.neighbours.taken_so_far()
 
     def drop(self, incarnation: int) -> None:
