@@ -523,9 +523,9 @@ class Broker:
     def _admin_routes(self, store: Store | None) -> list[RouteDef]:
         if store is None or isinstance(store, MemoryStore):
             return []
-        from tidemq.broker.admin.stream_routes import StreamRoutes
+        from tidemq.broker.admin.stream_access import stream_routes
 
-        return StreamRoutes(lambda: (self._streams, self._keeper)).routes()
+        return stream_routes(lambda: (self._streams, self._keeper))
 
     @property
     def _keeper(self) -> Keeper | None:
