@@ -59,7 +59,7 @@ RETURN_S = 5.0  # that a session which was handed over is waited for, where its 
 DOUBLES_S = 30.0  # and twice `cluster_suspect_s`: longer than its old home takes messages for it
 REMIND_S = 2.0  # without a word of its new home, after which an old home asks
 BEGUN_AT_ONCE = 64  # epochs in a batch, between two pieces of work
-LOOKS_AT_ONCE = 1024  # at clients that wait
+LOOKS_AT_ONCE = 1024  # at clients that wait, or at sessions that were handed over
 TELL_S = 0.02  # between two looks at sessions that have come
 POLL_S = 1.0  # in which nodes say whether they have a session
 LET_IN_S = 0.1  # until the engine has the session of a client that was let in
@@ -527,7 +527,9 @@ class Moves:
 
     def _remind(self, now: float) -> None:
         """Asks the homes of sessions that were handed over long ago whether these may be forgotten."""
-        while self._reminders and self._reminders[0][0] <= now:
+        for _ in range(LOOKS_AT_ONCE):
+            if not self._reminders or self._reminders[0][0] > now:
+                return
             _, client, handed = self._reminders.popleft()
             if self._handed.get(client) is not handed:
                 continue
