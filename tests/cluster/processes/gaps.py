@@ -100,16 +100,34 @@ def _its_session_ended(history: History, failure: Failure) -> bool:
 
 
 def _its_session_moved(history: History, failure: Failure) -> bool:
-    """Whether the message was sent while the client came from another node, or soon after."""
+    """Whether the message was sent while the client came from another node, or soon after; or while it came
+    back to its own one, which had been away, from the one that had its session meanwhile.
+    """
     message = failure.message
     if message is None:
         return False
     mine = [each for each in history.connections if each.client == failure.client]
     sent_s = history.events[message.sent_at - 1][0]
-    moves = [after for before, after in itertools.pairwise(mine) if before.broker != after.broker]
+    moves = [
+        after
+        for before, after in itertools.pairwise(mine)
+        if before.broker != after.broker or _was_away(history, after)
+    ]
     return any(
         message.sent_at > each.asked_at and sent_s - history.events[each.accepted_at - 1][0] < MOVING_S
         for each in moves
+    )
+
+
+def _was_away(history: History, connection: Connection) -> bool:
+    """Whether the node had been, until a moment before it took the client in."""
+    accepted_s = _seconds(history, connection.accepted_at)
+    return any(
+        each.kind in (KILLED, STOPPED)
+        and each.broker == connection.broker
+        and each.at < connection.accepted_at
+        and accepted_s - _seconds(history, each.ended_at) < MOVING_S
+        for each in history.faults
     )
 
 
