@@ -344,6 +344,27 @@ async def test_a_node_that_ends_gives_no_session_any_more(
     assert "the keeper failed" not in caplog.text
 
 
+async def test_a_new_session_has_no_subscription_of_the_one_before_after_a_restart(nodes: Nodes) -> None:
+    """Which is remembered until all members know of its end."""
+    await nodes.meet("one", "two", suspect_s=1000.0)
+    async with at(nodes, "one", "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.dropped.add(RECORDS)
+    first = at(nodes, "one", "ann", clean=True)
+    await first.connect()
+    await first.subscribe("b/#", qos=1)
+    async with at(nodes, "one", "ann") as ann:  # without an end: who began clean ends clean
+        assert is_present(ann)
+    await nodes.stop("one")
+    await nodes.start("one", suspect_s=1000.0)
+    async with at(nodes, "one", "ann") as ann, client(nodes.brokers["one"], "bob") as bob:
+        assert is_present(ann)
+        await bob.publish("a/1", b"of before", qos=1)
+        await bob.publish("b/1", b"mine", qos=1)
+        assert await payloads(ann, 1) == [b"mine"]
+
+
 async def test_many_that_come_at_once_are_few_batches(nodes: Nodes) -> None:
     """A node that dies may have had fifty thousand."""
     await nodes.meet("one", "two")

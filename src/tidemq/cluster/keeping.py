@@ -225,6 +225,11 @@ class ClusterKeeper(Keeper):
         self._numbers += 1
         return self._numbers
 
+    def _is_over(self, client: str, topic_filter: str) -> bool:
+        """Whether a subscription went with an earlier session of the client's."""
+        row = self.rows.subscriptions.get(client, topic_filter)
+        return row is not None and self.rows.is_hidden(client, row.dot)
+
     def _load_sessions(self, incarnation: int) -> None:
         access, here = self._access, set()
         for client, _, session in self.rows.sessions.all():
@@ -237,11 +242,13 @@ class ClusterKeeper(Keeper):
                 continue
             here.add(key)
             self.conversion.know(int.from_bytes(value[:8]), Owner(SESSION, client), session.row.epoch)
-        corrupt = [
-            key
-            for key, value in self._store.scan("subscription")
-            if key[2 : 2 + int.from_bytes(key[:2])] in here and not access.load_subscription(key, value)
-        ]
+        ended = {client.encode() for client, _, _ in self.rows.ends.all()}
+        corrupt = []
+        for key, value in self._store.scan("subscription"):
+            name = key[2 : 2 + int.from_bytes(key[:2])]
+            is_over = name in ended and self._is_over(name.decode(), key[2 + len(name) :].decode())
+            if name in here and not is_over and not access.load_subscription(key, value):
+                corrupt.append(key)
         self._set_aside("subscription", corrupt)
         self._load_received()
 
