@@ -31,7 +31,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from tidemq.cluster import operations as ops
-from tidemq.cluster.adoption import Adoption
+from tidemq.cluster.adoption import LATE_S, Adoption
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.forms import decode, encode
 from tidemq.cluster.links import Links
@@ -56,7 +56,7 @@ KINDS = (ASK, YIELD, DONE, GONE, TAKE, KEPT, TOOK)
 AGAIN_S = 0.5  # without an answer
 LINGER_S = 0.5  # what has come for a session by then is in its queue
 RETURN_S = 5.0  # that a session which was handed over is waited for, where its client is back
-DOUBLES_S = 30.0  # and twice `cluster_suspect_s`: longer than its old home takes messages for it
+DOUBLES_S = LATE_S  # and twice `cluster_suspect_s`: longer than its old home takes messages for it
 REMIND_S = 2.0  # without a word of its new home, after which an old home asks
 BEGUN_AT_ONCE = 64  # epochs in a batch, between two pieces of work
 LOOKS_AT_ONCE = 1024  # at clients that wait, or at sessions that were handed over
