@@ -387,6 +387,23 @@ def test_serve_ends_with_0_on_a_signal(tmp_path: Path, number: signal.Signals) -
     assert end(process)[0] == 0
 
 
+SERVE_AND_TELL = """
+import gc, sys
+from tidemq.cli.serving import run_broker
+code = run_broker(None, {"host": "127.0.0.1", "port": 0, "store": "memory", "admin_port": 0})
+print(code, *gc.get_threshold(), gc.get_freeze_count() > 10_000)
+"""
+
+
+def test_serve_looks_for_garbage_seldom() -> None:
+    """What a keeper makes for a batch is none."""
+    process = subprocess.Popen([sys.executable, "-c", SERVE_AND_TELL], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert b"is ready" in process.stdout.readline()
+    process.terminate()
+    assert end(process) == (0, b"0 100000 20 50 True\n")
+
+
 def waited_s(process: int) -> float:
     """How long its first thread could have run and had no core."""
     return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
