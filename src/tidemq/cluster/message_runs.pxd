@@ -63,10 +63,17 @@ cdef bint read_change(const uint8_t* data, size_t at, size_t size, Change* found
 cdef bint read_group(const uint8_t* data, size_t at, size_t size, uint32_t most, Group* found) noexcept nogil
 
 # of this module alone
+cdef class Owners:
+    cdef dict owners
+    cdef dict found              # by queue
+
+    cdef tuple find(self, number)
+    cdef tuple _spell(self, owner)
+
 cdef size_t _plain_owner(const uint8_t* data, size_t at, size_t size) noexcept nogil
 cdef object _append_u32(string* text, uint32_t value)
 cdef object _append_u64(string* text, uint64_t value)
-cdef bint _append_owner(string* text, uint8_t kind, owner)
-cdef bint _append_group(string* text, list described, size_t* at, uint32_t* count, dict owners, dict epochs, set apart, set brought)
-cdef uint32_t _append_addition(string* text, tuple row, dict owners, dict epochs, set apart)
-cdef bint _append_change(string* text, uint8_t kind, owner, bytes key, place, dict epochs)
+cdef object _append_head(string* text, uint8_t kind, bytes owner)
+cdef bint _append_group(string* text, list described, size_t* at, uint32_t* count, Owners owners, dict epochs, set apart, set brought)
+cdef uint32_t _append_addition(string* text, tuple row, Owners owners, dict epochs, set apart)
+cdef bint _append_change(string* text, uint8_t kind, Owners owners, number, bytes key, place, dict epochs)

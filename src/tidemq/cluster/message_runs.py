@@ -182,6 +182,7 @@ def pack_run(
     """
     text: string
     count: uint32_t = 0
+    spelled = Owners(owners)
     while at < cython.cast(cython.size_t, len(described)):
         row: tuple = described[at]
         kind = _CHANGES.get(row[0])
@@ -191,14 +192,14 @@ def pack_run(
                 described,
                 cython.address(at),
                 cython.address(count),
-                owners,
+                spelled,
                 epochs,
                 apart,
                 brought,
             ):
                 break
             continue
-        if not _append_change(cython.address(text), kind, owners.get(row[1]), row[2], row[3], epochs):
+        if not _append_change(cython.address(text), kind, spelled, row[1], row[2], row[3], epochs):
             break
         count += 1
         at += 1
@@ -206,33 +207,46 @@ def pack_run(
     return whole, count, at
 
 
-def _append_owner(text, kind, owner):
-    """Whether the operation may be in a run, as far as its owner is concerned."""
-    if owner is None:
-        return False
-    of: cython.int = owner[0]
-    name: str = owner[1]
-    if of != _SESSION or not name.isascii():
-        return False
-    spelled: bytes = name.encode()
-    head: uint8_t[6]
-    head[0], head[1] = kind, _SESSION
-    put_u32(cython.address(head[2]), len(spelled))
-    text.append(cython.cast(cython.p_char, cython.address(head[0])), 6)
-    text.append(PyBytes_AS_STRING(spelled), len(spelled))
-    return True
+@cython.cclass
+class Owners:
+    """Sessions by queue, as runs have them. Most operations of a run are for owners that it has had."""
+
+    def __init__(self, owners: dict) -> None:
+        self.owners, self.found = owners, {}
+
+    def find(self, number):
+        """The owner's name and how a run spells it; None: none that may be in a run."""
+        if number not in self.found:
+            self.found[number] = self._spell(self.owners.get(number))
+        return self.found[number]
+
+    def _spell(self, owner):
+        if owner is None or owner[0] != _SESSION or not owner[1].isascii():
+            return None
+        name: bytes = owner[1].encode()
+        size: uint8_t[4]
+        put_u32(cython.address(size[0]), len(name))
+        kind: bytes = bytes([_SESSION])
+        return owner[1], kind + cython.cast(cython.p_char, cython.address(size[0]))[:4] + name
 
 
-def _append_change(text, kind, owner, key, place, epochs):
+def _append_head(text, kind, owner):
+    text.push_back(cython.cast(cython.char, kind))
+    text.append(PyBytes_AS_STRING(owner), len(owner))
+
+
+def _append_change(text, kind, owners, number, key, place, epochs):
     """Whether the operation may be in a run; else nothing is appended."""
-    before: cython.size_t = text.size()
-    if len(key) != ID_BYTES or not _append_owner(text, kind, owner):
+    owner: tuple = owners.find(number)
+    epoch = None
+    if owner is None or len(key) != ID_BYTES:
         return False
     if kind != REMOVE:
-        epoch = epochs.get(owner[1])
+        epoch = epochs.get(owner[0])
         if epoch is None:
-            text.resize(before)
             return False
+    _append_head(text, kind, owner[1])
+    if epoch is not None:
         _append_u64(text, epoch[0])
         _append_u64(text, epoch[1])
     text.append(PyBytes_AS_STRING(key), ID_BYTES)
@@ -274,10 +288,11 @@ def _append_group(text, described, at, count, owners, epochs, apart, brought):
 
 def _append_addition(text, row, owners, epochs, apart):
     """How many operations were appended; 0: the row is not for a run."""
-    owner = owners.get(row[1])
+    owner: tuple = owners.find(row[1])
     key: bytes = row[2]
-    if owner is None or owner[1] in apart or len(key) != ID_BYTES or not _append_owner(text, ADD, owner):
+    if owner is None or owner[0] in apart or len(key) != ID_BYTES:
         return 0
+    _append_head(text, ADD, owner[1])
     ids: tuple = row[7]
     retain: cython.bint = row[4]
     expires_ms: int64_t = row[6]
@@ -294,4 +309,4 @@ def _append_addition(text, row, owners, epochs, apart):
         _append_u32(text, each)
     if row[8] is None:
         return 1
-    return 2 if _append_change(text, SEND, owner, key, row[8], epochs) else 0
+    return 2 if _append_change(text, SEND, owners, row[1], key, row[8], epochs) else 0

@@ -380,10 +380,9 @@ def _describe_added(common, record, again):
     same one.
     """
     index: uint32_t
-    ids: list = []
+    ids: tuple = ()
     if record.subscription_ids != cython.NULL:
-        for index in range(record.subscription_ids[0]):
-            ids.append(record.subscription_ids[index + 1])
+        ids = tuple([record.subscription_ids[index + 1] for index in range(record.subscription_ids[0])])
     return (
         "add",
         _text(record.key) if record.kind == RECORD_ELSEWHERE else record.queue,
@@ -392,7 +391,7 @@ def _describe_added(common, record, again):
         record.retain,
         message_bytes(record.message),
         wall_ms(common, record.message.expires_ms),
-        tuple(ids),
+        ids,
         record.sequence if record.status == ROW_INFLIGHT else None,
         record.moved,
         None if again else _message_value(common, record.message),
