@@ -309,6 +309,8 @@ class Config(BaseModel):
     cluster_shared: Literal["all", "here"] = "all"
     # without a word of a node, until it counts as dead
     cluster_suspect_s: Annotated[StrictFloat, Field(ge=0.5, le=300)] = 1.5
+    # what becomes of a split: all sides go on, and merge; or only one that has more than half of the nodes
+    cluster_split: Literal["go_on", "pause_minority"] = "go_on"
     nats_url: str = ""  # host:port of a nats-server that runs already, in place of one that is started
     authenticator: str = "anonymous"
     authenticator_options: Options = {}

@@ -10,7 +10,8 @@ from typing import Any
 from waiting import until
 
 from tidemq.broker.clustering import ClusterFigures
-from tidemq.cluster.keeping import ClusterKeeper, Identity
+from tidemq.cluster.identity import Identity
+from tidemq.cluster.keeping import ClusterKeeper
 from tidemq.engine import Engine, StoreAccess
 from tidemq.engine.door.events import SessionRequest
 from tidemq.store import Store

@@ -327,8 +327,8 @@ async def test_a_session_ends_in_the_batch_in_which_it_changed(
         asked.set()
         return answer
 
-    def advance_slowly(now: float) -> None:
-        advance(now)
+    def advance_slowly(now: float, *, pauses: bool) -> None:
+        advance(now, pauses=pauses)
         if asked.is_set() and slow:
             slow.clear()
             time.sleep(0.3)  # until the engine has ended the session; only then the next work is taken

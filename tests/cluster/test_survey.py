@@ -26,7 +26,7 @@ def write(node: Node) -> bytes:
 def looked(node: Node, now: float, settled: set[int] | None = None) -> dict[str, tuple[str, int, float]]:
     """State, records behind and for how long, by name."""
     survey = Survey("c")
-    survey.look(node, now, settled=settled or set(), joins=False, degraded="")
+    survey.look(node, now, settled=settled or set(), joins=False, degraded=[])
     figures = survey.figures(now)
     assert figures is not None
     return {each.name: (each.state, each.behind_records, each.behind_s) for each in figures.members}
@@ -40,7 +40,7 @@ def test_a_member_is_behind_by_what_it_has_not_applied() -> None:
     assert looked(one, 0.0) == {"n1": ("alive", 0, 0.0), "n2": ("alive", 3, 0.0)}
     survey = Survey("c")
     for now in (0.0, 5.0):
-        survey.look(one, now, settled=(), joins=False, degraded="")
+        survey.look(one, now, settled=(), joins=False, degraded=[])
     figures = survey.figures(5.0)
     assert figures is not None
     two_now = figures.members[1]
@@ -61,7 +61,7 @@ def test_a_member_that_is_silent_is_suspected_and_dead_when_its_sessions_are_els
     }
     assert looked(one, late, {2})["n2"][0] == "dead"
     survey = Survey("c")
-    survey.look(one, late, settled={2}, joins=False, degraded="no copies")
+    survey.look(one, late, settled={2}, joins=False, degraded=["no copies"])
     figures = survey.figures(late + STALE_S * 2)
     assert figures is not None
     assert [text.split(",")[0] for text in figures.degraded] == [
@@ -142,7 +142,7 @@ def test_a_trouble_that_is_repeated_is_counted_and_the_oldest_of_many_goes(
 
 def test_a_node_that_takes_over_what_there_is_joins() -> None:
     survey = Survey("c")
-    survey.look(make_node(0, 1), BEAT_S, settled=(), joins=True, degraded="")
+    survey.look(make_node(0, 1), BEAT_S, settled=(), joins=True, degraded=[])
     figures = survey.figures(BEAT_S)
     assert figures is not None
     assert [each.state for each in figures.members] == ["joining"]

@@ -13,6 +13,7 @@ CLUSTER_COUNTERS = (
     "cluster_messages_refused",
     "cluster_messages_unread",
     "cluster_older_epoch",
+    "cluster_pauses",
     "cluster_records_again",
     "cluster_records_damaged",
     "cluster_records_fetched",

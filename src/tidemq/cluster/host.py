@@ -20,7 +20,8 @@ from tidemq.cluster.connections import copies_of, unreached
 from tidemq.cluster.counters import CLUSTER_COUNTERS
 from tidemq.cluster.exchange import BEAT
 from tidemq.cluster.heartbeats import Heartbeats
-from tidemq.cluster.keeping import ClusterKeeper, Identity
+from tidemq.cluster.identity import Identity
+from tidemq.cluster.keeping import ClusterKeeper
 from tidemq.cluster.neighbours import KINDS, Neighbours
 from tidemq.cluster.transport.server import NatsServer, ServerSettings
 from tidemq.cluster.transport.settings import Security
@@ -93,6 +94,7 @@ class ClusterHost:
             degraded=config.cluster_degraded,
             skew_s_max=config.cluster_skew_s_max,
             suspect_s=config.cluster_suspect_s,
+            split=config.cluster_split,
         )
         self._access = access
         self.keeper = ClusterKeeper(store, access, identity=identity, links=self, **options)
@@ -257,7 +259,8 @@ class ClusterHost:
             return []
         if self._draining is not None:
             return ["this node leaves the cluster: clients are to use another one"]
-        return [keeper.promises.problem] if keeper.promises.refuses else []
+        pauses = [keeper.minority.problem] if keeper.minority.pauses else []
+        return [*pauses, *([keeper.promises.problem] if keeper.promises.refuses else [])]
 
     def counts(self) -> dict[str, int]:
         """As in `Clustering`."""

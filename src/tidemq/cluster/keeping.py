@@ -24,13 +24,15 @@ from tidemq.cluster.conversion import Conversion, as_stamp
 from tidemq.cluster.draining import NEW_REJOINS, Draining, begin_anew, has_left
 from tidemq.cluster.exchange import BEAT, FETCH, RECORDS, STRUCK, Exchange
 from tidemq.cluster.hybrid_clock import HybridClock
+from tidemq.cluster.identity import Identity
 from tidemq.cluster.links import Links
-from tidemq.cluster.members import SUSPECT_S, Heartbeat
+from tidemq.cluster.members import Heartbeat
 from tidemq.cluster.membership import Membership
+from tidemq.cluster.minority import Minority
 from tidemq.cluster.moves import KINDS, Moves
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner
-from tidemq.cluster.promises import Acks, Degraded, Promises
+from tidemq.cluster.promises import Promises
 from tidemq.cluster.records import Record, formats_read
 from tidemq.cluster.refusal import Refusal
 from tidemq.cluster.shared_queues import SharedQueues
@@ -56,19 +58,6 @@ FETCHED, LAST = "fetched", "last"  # what this node has asked for itself
 REACHED = "reached"
 
 _log = logging.getLogger("tidemq.cluster")
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who a node is, and when it says that a message is safe."""
-
-    cluster: str
-    name: str
-    address: str
-    acks: Acks = "two"
-    degraded: Degraded = "acknowledge"
-    skew_s_max: float = 5.0
-    suspect_s: float = SUSPECT_S  # without a word of a node, or a copy of a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +158,11 @@ class ClusterKeeper(Keeper):
             return False
         return bool(self.node.members.known()) and not self.node.incoming.gaps()
 
+    @property
+    def problems(self) -> list[str]:
+        """What is not as it should be, in words."""
+        return [each for each in (self.minority.problem, self.promises.problem) if each]
+
     def all_counts(self) -> list[Mapping[str, int]]:
         """Counters of all its parts."""
         node = self.node
@@ -193,6 +187,7 @@ class ClusterKeeper(Keeper):
         self.node = Node(self.rows, own, clock, suspect_s=identity.suspect_s)
         self.node.members.unread_since = lambda: self._came[0][3] if self._came else math.inf
         self.node.members.reached = self._reached
+        self.minority = Minority(self.node.members, identity.split)
         self.promises = Promises(identity.acks, identity.degraded, degraded_s=identity.suspect_s)
         self.conversion = Conversion(
             self.rows, incarnation, self.node.stamp, clock.raise_to, self.node.moving
@@ -383,7 +378,8 @@ class ClusterKeeper(Keeper):
             self._kept = kept.number
             self._refusal.note(kept)
         fails = self.failure or self._taker is not None
-        self._refusal.follow(self.promises, self._access, None if fails else QUOTA_EXCEEDED * self._full)
+        otherwise = None if fails else QUOTA_EXCEEDED * self._full
+        self._refusal.follow(self.promises, self._access, otherwise, pauses=self.minority.pauses)
         while self._answers and (first := self._answers[0]).number <= self._kept:
             if first.announced and not self._links.is_announced(first.announced):
                 return
@@ -557,8 +553,9 @@ class ClusterKeeper(Keeper):
 
     def _look(self, now: float) -> None:
         joins = self._taker is not None or not self._serves
-        degraded = self.promises.problem
-        self.survey.look(self.node, now, settled=self.moves.orphans.settled, joins=joins, degraded=degraded)
+        self.survey.look(
+            self.node, now, settled=self.moves.orphans.settled, joins=joins, degraded=self.problems
+        )
 
     def _go_on(self) -> None:
         """Applies what other nodes did, says how it stands here, and answers what can be answered."""
@@ -572,13 +569,16 @@ class ClusterKeeper(Keeper):
             now = time.monotonic()
             self._hear()
             self._follow_members(now)
+            if self.minority.look(now):
+                self.counts["cluster_pauses"] += 1
+                _log.warning("%s", self.minority.problem)
             self._access.raise_ids(self.node.clock.last_ns)
             self.exchange.tick(now)
             self._look(now)
             self._write([])
             self._tell_engine()
             if self._serves and self.draining.is_member:
-                self.moves.advance(now)
+                self.moves.advance(now, pauses=self.minority.pauses)
                 self.shared.advance(self.moves.orphans.mine, now)
             self._giver.tend(now)
             if self.draining.is_member:

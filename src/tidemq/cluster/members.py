@@ -185,16 +185,25 @@ class Members:
 
     def is_live(self, incarnation: int, now: float) -> bool:
         """Whether its last heartbeat is not long ago; this node is always there."""
+        return self._is_heard(incarnation, now, self.suspect_s)
+
+    def _is_heard(self, incarnation: int, now: float, within_s: float) -> bool:
         member = self._members.get(incarnation)
         return incarnation == self._own.incarnation or (
             member is not None
             and not self._is_struck(incarnation)
-            and min(now, self.unread_since()) - member.heard_at < self.suspect_s
+            and min(now, self.unread_since()) - member.heard_at < within_s
         )
 
     def live(self, now: float) -> list[int]:
         """The members that are there, this node included, in the order of the ring."""
         return [each for each in self.incarnations if self.is_live(each, now)]
+
+    def heard_lately(self, now: float) -> int:
+        """How many were heard in two thirds of the time after which they count as gone, this node among
+        them. In between a heartbeat of each that is there has come.
+        """
+        return sum(self._is_heard(each, now, self.suspect_s * 2 / 3) for each in self.incarnations)
 
     def replica(self, now: float) -> int | None:
         """The member that gets this node's copies: the next in the ring; None: nobody is there."""

@@ -120,6 +120,7 @@ class Moves:
             lambda: not self._forgetting.isdisjoint(self._coming),
             now,
         )
+        self._pauses = False
         self.keeps_none = False  # this node leaves, and takes no sessions
         self.counts: Counter[str] = Counter()
 
@@ -148,13 +149,14 @@ class Moves:
         coming.waiting.append(answer)
         self._changed.append(client)
 
-    def advance(self, now: float) -> None:
-        """Does what can be done now."""
+    def advance(self, now: float, *, pauses: bool) -> None:
+        """Does what can be done now. `pauses`: no client gets a session that there is, nor does this node."""
         self._hand_over_all()
         self._settle_yields()
         self._answer_early(now)
         others = [each for each in self._node.members.live(now) if each != self._node.incarnation]
         self._begun = {}
+        self._pauses = pauses
         for client in self._due():
             coming = self._coming.get(client)
             if coming is not None and client not in self._begun:
@@ -169,7 +171,7 @@ class Moves:
         self._release_handed(now)
         self._remind(now)
         self._forget_shared(now)
-        self.orphans.advance(now)
+        self.orphans.advance(now, pauses=pauses)
 
     def _due(self) -> Iterator[str]:
         """Clients for whom something has come, then others that wait, as many as are looked at at once."""
@@ -196,6 +198,9 @@ class Moves:
             if self._is_unknown(client, coming, others, now):
                 self._let_in[client] = now + LET_IN_S
                 self._finish(client, 0)
+            return
+        if self._pauses:
+            self._finish(client, SERVER_UNAVAILABLE)
             return
         home, own = session.row.home, self._node.incarnation
         if client in self._askers or self._is_awaited(client, now):

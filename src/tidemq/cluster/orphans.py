@@ -70,8 +70,11 @@ class Orphans:
             )
             self._node.incoming.hear_of({incarnation: number})
 
-    def advance(self, now: float) -> None:
-        """Brings some of the sessions of each whose next in the ring this node is."""
+    def advance(self, now: float, *, pauses: bool) -> None:
+        """Brings some of the sessions of each whose next in the ring this node is, unless it `pauses`."""
+        if pauses:
+            self.mine = []
+            return
         dead, live = self._dead(now), self._node.members.live(now)
         for each in [each for each in self._waiting if each not in dead]:
             del self._waiting[each]

@@ -1,4 +1,6 @@
-"""What becomes of publishers when there is no copy and `cluster_degraded` is `refuse`."""
+"""What becomes of publishers when there is no copy and `cluster_degraded` is `refuse`, and of clients of a
+node that pauses.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,13 @@ class Refusal:
         """Whether what is owed for this batch is not to be said."""
         return number in self._batches
 
-    def follow(self, promises: Promises, access: StoreAccess, otherwise: int | None) -> None:
-        """Has the engine refuse publishers as long as there are no copies. `otherwise`: the reason that it
-        refuses what it would have to store for anyway, 0: for none; None: it refuses more than that.
+    def follow(self, promises: Promises, access: StoreAccess, otherwise: int | None, *, pauses: bool) -> None:
+        """Has the engine refuse publishers as long as there are no copies; while the node `pauses`, all that
+        it would have to store. `otherwise`: the reason that it refuses what it would have to store for
+        anyway, 0: for none; None: it refuses more than that.
         """
-        if promises.refuses and otherwise is not None:
-            access.refuse(IMPLEMENTATION_SPECIFIC_ERROR, messages_only=True)
+        if (promises.refuses or pauses) and otherwise is not None:
+            access.refuse(IMPLEMENTATION_SPECIFIC_ERROR, messages_only=not pauses)
             self._refuses = True
         elif self._refuses:
             self._refuses = False

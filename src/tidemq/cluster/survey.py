@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tidemq.broker.clustering import ClusterFigures, MemberFigures, MemberState
@@ -65,9 +65,11 @@ class Survey:
         self._seen: _Seen | None = None
         self._looked_at = -BEAT_S
 
-    def look(self, node: Node, now: float, *, settled: Collection[int], joins: bool, degraded: str) -> None:
+    def look(
+        self, node: Node, now: float, *, settled: Collection[int], joins: bool, degraded: Sequence[str]
+    ) -> None:
         """`settled`: dead nodes that have no sessions any more; `joins`: this node takes over what there is;
-        `degraded`: what it does not do as it should; empty: nothing.
+        `degraded`: what it does not do as it should.
         """
         if now - self._looked_at < BEAT_S:
             return
@@ -110,7 +112,7 @@ class Survey:
             for each in members
             if each.state in ("suspected", "dead")
         ]
-        texts = [*([degraded] if degraded else []), *silent]
+        texts = [*degraded, *silent]
         shown = ClusterFigures(self._cluster, members, size.records, size.bytes, texts, [], format=own.format)
         self._seen = _Seen(now, shown, heard_at)
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from cluster.processes.gaps import CUT, SILENT
+from cluster.processes.gaps import CUT, SILENT, SPLIT
 from cluster.processes.links import Link
 from cluster.processes.nodes import Node, Nodes
 from crash.actors import Course
@@ -14,6 +14,7 @@ from crash.history import Fault
 from crash.server import BrokerError
 from waiting import WAIT_S, happens
 
+SPLITS = ("split", "split-kill", "one-way", "flap")  # longer than nodes take each other for there
 FAULTS = ("kill", "death", "nats", "copies", "cut", "silence", "strand", "restart", "rolling", "clock")
 CLOCK_OFF_S = 2.0  # at most: of two nodes twice that, less than `cluster_skew_s_max`
 
@@ -24,6 +25,7 @@ class Chaos:
     def __init__(self, nodes: Nodes, course: Course, choose: random.Random, suspect_s: float) -> None:
         self.nodes, self.course, self.history, self.choose = nodes, course, course.history, choose
         self._short_s = suspect_s / 3  # in which nobody is taken for dead
+        self._long_s = suspect_s + 1.0, suspect_s + 4.0  # in which all are that are not heard
 
     async def play(self, faults: tuple[str, ...]) -> None:
         """An act for each, in their order; ends with all nodes up."""
@@ -38,6 +40,10 @@ class Chaos:
             "restart": self._restart,
             "rolling": self._rolling,
             "clock": self._clock,
+            "split": self._split,
+            "split-kill": self._split_and_kill,
+            "one-way": self._split_one_way,
+            "flap": self._flap,
         }
         for fault in faults:
             self.course.acts += 1
@@ -118,3 +124,62 @@ class Chaos:
         for node in self.choose.sample(self.nodes.all, self.choose.randint(1, len(self.nodes.all))):
             node.set_clock(self.choose.uniform(-CLOCK_OFF_S, CLOCK_OFF_S))
             await asyncio.sleep(self.choose.uniform(0, 0.5))
+
+    # --- splits ------------------------------------------------------------------------------------
+
+    def _sides(self) -> tuple[list[Node], list[Node]]:
+        """All nodes, in two parts of which none is empty."""
+        nodes = self.nodes.all[:]
+        self.choose.shuffle(nodes)
+        first = self.choose.randint(1, len(nodes) - 1)
+        return nodes[:first], nodes[first:]
+
+    def _part(self, to: list[Node], others: list[Node]) -> None:
+        """Nobody of the others reaches these."""
+        names = [self.nodes.incarnation(each) for each in others]
+        for node in to:
+            node.peers.cut(*names)
+
+    def _begin_split(self, *, both_ways: bool = True) -> tuple[Fault, list[Node], list[Node]]:
+        """Two sides, in one of which nobody hears the other, or in both."""
+        one, other = self._sides()
+        shown = " + ".join(each.name for each in one)
+        fault = self.history.begin_fault(SPLIT, shown)
+        self._part(one, other)
+        if both_ways:
+            self._part(other, one)
+        return fault, one, other
+
+    async def _split(self, _node: Node) -> None:
+        fault, _, _ = self._begin_split()
+        await asyncio.sleep(self.choose.uniform(*self._long_s))
+        self._end_split(fault)
+
+    async def _split_and_kill(self, _node: Node) -> None:
+        """One of them is killed meanwhile, and is back on its side."""
+        fault, one, other = self._begin_split()
+        await asyncio.sleep(self.choose.uniform(0.1, self._long_s[0]))
+        node = self.choose.choice([*one, *other])
+        node.server.kill()
+        await asyncio.sleep(self.choose.uniform(0, 1.0))
+        await node.server.start()
+        await asyncio.sleep(self.choose.uniform(0.1, self._long_s[0]))
+        self._end_split(fault)
+
+    async def _split_one_way(self, _node: Node) -> None:
+        fault, _, _ = self._begin_split(both_ways=False)
+        await asyncio.sleep(self.choose.uniform(*self._long_s))
+        self._end_split(fault)
+
+    async def _flap(self, _node: Node) -> None:
+        """One split after the other, of different shapes, with moments between them."""
+        for _ in range(self.choose.randint(2, 4)):
+            fault, _, _ = self._begin_split(both_ways=self.choose.random() < 0.7)
+            await asyncio.sleep(self.choose.uniform(0.2, self._long_s[1]))
+            self._end_split(fault)
+            await asyncio.sleep(self.choose.uniform(0, 1.0))
+
+    def _end_split(self, fault: Fault) -> None:
+        for node in self.nodes:
+            node.peers.heal()
+        fault.ended_at = self.history.note(fault.broker, "is reached again")

@@ -19,6 +19,7 @@ MOVING_S = 10.0  # after which the old home has forgotten a session, also where 
 HEARD_S = 1.0  # until nodes that reach each other have heard of a clock that was set; half of it at rest
 
 CUT, SILENT = "is cut off", "is not heard"  # kinds of faults
+SPLIT = "is split from the others"
 CLOCK_SET = "has a clock that is"  # how its kind begins
 TAKEN_FOR_DEAD = "is taken for dead"  # the kind of a fault: a node that was there all the time
 

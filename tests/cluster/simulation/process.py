@@ -16,7 +16,8 @@ from cluster.simulation.world import World
 
 from tidemq.cluster.exchange import RECORDS
 from tidemq.cluster.host import ALONE_S, MEET_S, USE_ANOTHER_SERVER
-from tidemq.cluster.keeping import ClusterKeeper, Identity
+from tidemq.cluster.identity import Identity
+from tidemq.cluster.keeping import ClusterKeeper
 from tidemq.cluster.neighbours import KINDS, Neighbours
 from tidemq.cluster.snapshots import Giver
 from tidemq.errors import ClusterError
