@@ -1,7 +1,8 @@
 """Sessions that leave: another node has them from now on, and their rows stay.
 
 The client is disconnected as if it had connected again here: its will goes out, unless a delay lets the
-session's going on cancel it [MQTT-3.1.4-3]. Then the session waits until nothing of it is open: its will is
+session's going on cancel it [MQTT-3.1.4-3]. Where another node has the session for another reason than that
+its client came there, as after a split, the client is to come again (0x9C, not 0x8E). Then the session waits until nothing of it is open: its will is
 with everybody, no QoS 2 message of its client's or for it is offered, its publisher is owed nothing, no
 window of its queue is being read, and what it held of shared groups is back in their queues. All that is
 recorded by then, and it is forgotten; the record that says so is the last one about it. A client that comes
@@ -34,7 +35,7 @@ from cython.cimports.tidemq.engine.state.client import Connection, Session
 from cython.cimports.tidemq.engine.state.departure import HAND_OVER, TAKE_BACK
 from cython.cimports.tidemq.engine.state.mail import MAIL_RELEASE, Mail
 from cython.cimports.tidemq.engine.state.section import RECORD_LEFT, Record
-from cython.cimports.tidemq.wire.protocol import FAULT_NONE, RC_SESSION_TAKEN_OVER
+from cython.cimports.tidemq.wire.protocol import FAULT_NONE, RC_SESSION_TAKEN_OVER, RC_USE_ANOTHER_SERVER
 
 _LOOKS_A_TURN = cython.declare(cython.size_t, 256)  # at sessions that wait
 
@@ -73,8 +74,9 @@ def _release(r, client_id, how):
         if c != cython.NULL:
             here = True
             r.tally[C_SESSIONS_TAKEN_OVER] += 1
-            doom(r, c, RC_SESSION_TAKEN_OVER, FAULT_NONE)
-            c.doom_reason = RC_SESSION_TAKEN_OVER
+            reason: uint8_t = RC_SESSION_TAKEN_OVER if how == HAND_OVER else RC_USE_ANOTHER_SERVER
+            doom(r, c, reason, FAULT_NONE)
+            c.doom_reason = reason
             close_connection(r, c)
             found = find_session(r, client_id, False)  # it may have ended with its connection
     if found.reactor != r.index or found.moving:
