@@ -41,6 +41,7 @@ class Applier:
         self.removed: list[tuple[Owner, Stamp, Entry]] = []  # and that went
         self.retained: list[str] = []  # topics
         self.sessions: list[str] = []  # clients whose sessions were put or ended
+        self.subscriptions: list[tuple[str, str]] = []  # of whom, to which filters
         self._messages: dict[Stamp, bytes] = {}
         self._runs: list[ops.Run] = []  # of this record, whose messages are not among these
         self._own = False
@@ -68,12 +69,13 @@ class Applier:
     def forget_changes(self) -> None:
         """The caller has taken what came and went."""
         self.added, self.removed, self.retained, self.sessions = [], [], [], []
+        self.subscriptions = []
 
     def apply(self, record: Record, *, own: bool = False) -> None:
         """All of it: the next of its node, whose `check_payloads` has passed, and whose vector is applied.
         `own`: it is of this node, which knows of all that it does, and is told of nothing.
         """
-        told = self.added, self.removed, self.retained, self.sessions
+        told = self.added, self.removed, self.retained, self.sessions, self.subscriptions
         if own:
             self.forget_changes()
         self._dot, self._seen, self._own = record.dot, record.seen, own
@@ -83,7 +85,7 @@ class Applier:
             self._acts[type(operation)](operation)
         self._rows.applied.put(record.dot.incarnation, None, (record.dot.number, record.digest))
         if own:
-            self.added, self.removed, self.retained, self.sessions = told
+            self.added, self.removed, self.retained, self.sessions, self.subscriptions = told
 
     # --- queues ------------------------------------------------------------------------------------
 
@@ -290,6 +292,7 @@ class Applier:
             row = Subscription(op.stamp, self._dot, options, subscription_id)
             self._rows.subscriptions.put(op.client, op.topic_filter, row)
             self._rows.gone.put(op.client, op.topic_filter, self._dot if options is None else None)
+            self.subscriptions.append((op.client, op.topic_filter))
 
     def _retain(self, op: ops.Retain) -> None:
         self._change_retained(op, op.message)

@@ -56,6 +56,7 @@ class Conversion:
         self.came: list[tuple[Owner, Stamp]] = []  # rows for sessions elsewhere that are here by now
         self._plain: list[Write] = []
         self.subscribes = False  # of what was converted last: there are subscriptions in it
+        self.changed: list[tuple[str, str]] = []  # whose subscriptions, to which filters
         self.counts: Counter[str] = Counter()
         self._acts: dict[str, Callable[..., Iterator[Operation]]] = {
             "add": self._add,
@@ -328,9 +329,11 @@ class Conversion:
         if topic_filter.startswith(STREAM):
             self._plain.append(("subscription", key, value))
         elif value is not None:
+            self.changed.append((client, topic_filter))
             row = parse_subscription(key, value)
             yield ops.Subscribe(client, topic_filter, self._stamp(), row.options, row.subscription_id)
         elif client not in self._ended:
+            self.changed.append((client, topic_filter))
             yield ops.Unsubscribe(client, topic_filter, self._stamp())
 
     def _put_received(self, key: bytes, value: bytes | None) -> Iterator[Operation]:

@@ -20,7 +20,7 @@ from tidemq.broker.durability.keeper import RETRY_S, Keeper
 from tidemq.broker.durability.queue_rows import ID
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
 from tidemq.cluster import operations as ops
-from tidemq.cluster.conversion import Conversion, as_stamp
+from tidemq.cluster.conversion import STREAM, Conversion, as_stamp
 from tidemq.cluster.draining import NEW_REJOINS, Draining, begin_anew, has_left
 from tidemq.cluster.exchange import BEAT, FETCH, RECORDS, STRUCK, Exchange
 from tidemq.cluster.hybrid_clock import HybridClock
@@ -204,6 +204,7 @@ class ClusterKeeper(Keeper):
         )
         self.telling = Telling(
             self._store,
+            self.rows,
             self._access,
             self.node.applier,
             self.conversion,
@@ -220,10 +221,9 @@ class ClusterKeeper(Keeper):
         self._numbers += 1
         return self._numbers
 
-    def _is_over(self, client: str, topic_filter: str) -> bool:
-        """Whether a subscription went with an earlier session of the client's."""
-        row = self.rows.subscriptions.get(client, topic_filter)
-        return row is not None and self.rows.is_hidden(client, row.dot)
+    def _is_there(self, client: str, topic_filter: str) -> bool:
+        """Whether a subscription is one of the client's present session's; those of streams all are."""
+        return topic_filter.startswith(STREAM) or self.rows.subscription(client, topic_filter) is not None
 
     def _load_sessions(self, incarnation: int) -> None:
         access, here = self._access, set()
@@ -241,8 +241,9 @@ class ClusterKeeper(Keeper):
         corrupt = []
         for key, value in self._store.scan("subscription"):
             name = key[2 : 2 + int.from_bytes(key[:2])]
-            is_over = name in ended and self._is_over(name.decode(), key[2 + len(name) :].decode())
-            if name in here and not is_over and not access.load_subscription(key, value):
+            if name in ended and not self._is_there(name.decode(), key[2 + len(name) :].decode()):
+                continue
+            if name in here and not access.load_subscription(key, value):
                 corrupt.append(key)
         self._set_aside("subscription", corrupt)
         self._load_received()

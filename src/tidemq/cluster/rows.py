@@ -175,16 +175,21 @@ class Rows(ABC):
         """What is in flight to a client."""
         return [each for each in self.entries.of(Owner(SESSION, client)) if each[1].sequence >= 0]
 
+    def subscription(self, client: str, topic_filter: str) -> Subscription | None:
+        """One that a client has."""
+        row = self.subscriptions.get(client, topic_filter)
+        return row if row is not None and self._has(client, row) else None
+
+    def _has(self, client: str, row: Subscription) -> bool:
+        """Whether a client has a subscription; else it has ended it, or the session of it is over."""
+        return row.options is not None and not self.is_hidden(client, row.dot)
+
     def filters(self, client: str) -> list[tuple[str, Subscription]]:
         """The subscriptions that a client has."""
         if self.sessions.get(client, None) is None:
             return []
         every = sorted(self.subscriptions.of(client))
-        return [
-            (topic_filter, each)
-            for topic_filter, each in every
-            if each.options is not None and not self.is_hidden(client, each.dot)
-        ]
+        return [(topic_filter, each) for topic_filter, each in every if self._has(client, each)]
 
     def digest(self) -> str:
         """Equal on nodes that have applied the same records, whatever of them can be forgotten already."""

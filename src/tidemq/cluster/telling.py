@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -11,12 +12,14 @@ from tidemq.broker.durability.queue_rows import IDLE
 from tidemq.cluster.applying import Applier
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.operations import SESSION, Owner, Stamp
-from tidemq.cluster.rows import Entry
+from tidemq.cluster.rows import Entry, Rows
 from tidemq.cluster.stored_rows import id_bytes
 from tidemq.store import Store
 
 if TYPE_CHECKING:
     from tidemq.engine import StoreAccess
+
+CROSSING_S = 10.0  # no word to the engine is on its way for longer
 
 Added = list[tuple[Owner, Stamp]]
 Removed = list[tuple[Owner, Stamp, Entry]]
@@ -30,6 +33,7 @@ class Telling:
     def __init__(
         self,
         store: Store,
+        rows: Rows,
         access: StoreAccess,
         applier: Applier,
         conversion: Conversion,
@@ -37,22 +41,27 @@ class Telling:
         is_arriving: Callable[[str], bool],
     ) -> None:
         self._store = store
+        self._rows = rows
         self._access = access
         self._applier = applier
         self._conversion = conversion
         self._moved = moved
         self._is_arriving = is_arriving
         self._late: dict[str, tuple[Added, Removed]] = defaultdict(lambda: ([], []))
+        self._late_filters: dict[str, dict[str, None]] = defaultdict(dict)
+        self._told: dict[tuple[str, str], float] = {}  # whose subscription to which filter, and when
 
     def tell(self) -> None:
         """All that was changed since the last time."""
         applier = self._applier
         added, removed, topics, clients = applier.added, applier.removed, applier.retained, applier.sessions
+        subscriptions = applier.subscriptions
         applier.forget_changes()
         for client in dict.fromkeys(clients):
             self._moved(client)
         for topic in dict.fromkeys(topics):
             self._access.retain(topic.encode(), self._store.get("retained", topic.encode()))
+        self._tell_of_subscriptions(subscriptions)
         now: tuple[Added, Removed] = ([], [])
         for come in added:
             (self._late[come[0].name] if self._waits(come[0]) else now)[0].append(come)
@@ -64,9 +73,36 @@ class Telling:
         """The engine has a session from now on, or will not have it."""
         added, removed = self._late.pop(client, ([], []))
         self._tell_of_entries(added, removed)
+        for topic_filter in self._late_filters.pop(client, ()):
+            self._tell_of_subscription(client, topic_filter)
 
     def _waits(self, owner: Owner) -> bool:
         return owner.kind == SESSION and self._is_arriving(owner.name)
+
+    def _tell_of_subscriptions(self, elsewhere: list[tuple[str, str]]) -> None:
+        """What was changed elsewhere, as where both sides of a split had the session; and what was changed
+        here since then: its client may not have known, and the engine not what it was told, when it was.
+        """
+        here, self._conversion.changed = self._conversion.changed, []
+        now = time.monotonic()
+        while self._told and now - next(iter(self._told.values())) > CROSSING_S:
+            del self._told[next(iter(self._told))]
+        again = [each for each in here if each in self._told]
+        for client, topic_filter in dict.fromkeys([*elsewhere, *again]):
+            if self._is_arriving(client):
+                self._late_filters[client][topic_filter] = None
+            else:
+                self._tell_of_subscription(client, topic_filter)
+
+    def _tell_of_subscription(self, client: str, topic_filter: str) -> None:
+        number = self._conversion.number(Owner(SESSION, client))
+        if not number:
+            return
+        self._told.pop((client, topic_filter), None)
+        self._told[client, topic_filter] = time.monotonic()
+        row = self._rows.subscription(client, topic_filter)
+        options, identifier = (row.options, row.subscription_id) if row is not None else (None, 0)
+        self._access.note_subscription(number, topic_filter.encode(), options, identifier)
 
     def _tell_of_entries(self, added: Added, removed: Removed) -> None:
         come: dict[int, list[tuple[bytes, int]]] = {}

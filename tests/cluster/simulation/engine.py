@@ -488,6 +488,18 @@ class Engine:
                 if each not in session.flights.values():
                     session.waiting.pop(each, None)
 
+    def note_subscription(
+        self, number: int, topic_filter: bytes, options: int | None, _subscription_id: int
+    ) -> None:
+        self._do(partial(self._note_subscription, number, topic_filter.decode(), options is not None))
+
+    def _note_subscription(self, number: int, topic_filter: str, there: bool) -> None:
+        session = self._of_number(number)
+        if session is not None and there:
+            self._add_filter(session, topic_filter)
+        elif session is not None and topic_filter in session.filters:
+            self._remove_filter(session, topic_filter)
+
     def retain(self, _topic: bytes, _value: bytes | None) -> bool:
         """Nothing is retained in these histories."""
         return True

@@ -2,11 +2,11 @@
 
 The client is disconnected as if it had connected again here: its will goes out, unless a delay lets the
 session's going on cancel it [MQTT-3.1.4-3]. Where another node has the session for another reason than that
-its client came there, as after a split, the client is to come again (0x9C, not 0x8E). Then the session waits until nothing of it is open: its will is
-with everybody, no QoS 2 message of its client's or for it is offered, its publisher is owed nothing, no
-window of its queue is being read, and what it held of shared groups is back in their queues. All that is
-recorded by then, and it is forgotten; the record that says so is the last one about it. A client that comes
-meanwhile is disconnected, too.
+its client came there, as after a split, the client is to come again (0x9C, not 0x8E). Then the session
+waits until nothing of it is open: its will is with everybody, no QoS 2 message of its client's or for it is
+offered, its publisher is owed nothing, no window of its queue is being read, and what it held of shared
+groups is back in their queues. All that is recorded by then, and it is forgotten; the record that says so
+is the last one about it. A client that comes meanwhile is disconnected, too.
 
 A session may also be handed over first: then it is not forgotten yet, but goes on to take what comes for it,
 until other nodes know where that is to go from now on, and it leaves. A client that comes for it meanwhile,

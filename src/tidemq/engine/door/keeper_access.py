@@ -74,6 +74,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_RELEASE,
     MAIL_REMOVED,
     MAIL_ROWS,
+    MAIL_SUBSCRIPTION,
     MAIL_TAKEN,
     Mail,
 )
@@ -457,6 +458,25 @@ class StoreAccess:
         reactor: cython.int = self._owner_of(queue)
         if reactor >= 0:
             self._mail_rows(reactor, kind, queue, make_ids(kept, counts))
+
+    def note_subscription(
+        self, queue: int, topic_filter: bytes, options: int | None, subscription_id: int
+    ) -> None:
+        """A subscription of the session that has this queue has come into the store as it is given, or, None,
+        has gone from it, without this engine.
+        """
+        self._check_running()
+        reactor: cython.int = self._owner_of(queue)
+        if reactor < 0:
+            return
+        mail: Mail = new_mail(MAIL_SUBSCRIPTION)
+        mail.number = queue
+        mail.offered = options is not None
+        if options is not None:
+            mail.reason, mail.token = options, subscription_id
+        mail.letter = new_letter()
+        mail.letter.text = string_of(topic_filter)
+        post_directly(self.engine.common.reactors[reactor], cython.address(mail))
 
     def retain(self, topic: bytes, value: bytes | None) -> bool:
         """A row of ``retained`` has come into the store, or None: has gone from it, without this engine. One

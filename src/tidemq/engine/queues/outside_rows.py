@@ -1,10 +1,11 @@
-"""Idle rows of a queue that came or went without this engine: another node has added them, or delivered them.
+"""Rows that came or went without this engine, for another node has written them: idle rows of a queue, which
+it has added or delivered, and subscriptions.
 
-A row that comes has any id, so also one below the edge (``queueing``): that of a message which is older than
-what has been read already. Then what waits in the outbox and was never sent goes back to being in the store
-alone, the edge goes below the row, and windows are read anew from there. So what goes out from then on is in
-the order of ids, and only what was sent before stays before. What is in flight is in flight in the store as
-well by then, and no window finds it.
+A row of a queue that comes has any id, so also one below the edge (``queueing``): that of a message which
+is older than what has been read already. Then what waits in the outbox and was never sent goes back to
+being in the store alone, the edge goes below the row, and windows are read anew from there. So what goes
+out from then on is in the order of ids, and only what was sent before stays before. What is in flight is in
+flight in the store as well by then, and no window finds it.
 """
 
 import cython
@@ -24,6 +25,7 @@ from cython.cimports.tidemq.engine.queues.queueing import (
     note_changed,
     note_stored,
 )
+from cython.cimports.tidemq.engine.queues.sessions import add_subscription, drop_subscription
 from cython.cimports.tidemq.engine.state.queue import ROW_IDLE, ROW_NONE, WAITING, Entry, Outbox, StoredQueue
 from cython.cimports.tidemq.engine.state.section import StoredRow
 
@@ -91,3 +93,16 @@ def note_taken(r, s, rows):
             entry.row = ROW_NONE
             forget_entry(box, entry, r.tally)
     free_rows(r, rows)
+
+
+def note_subscription(r, s, filter, there, options, subscription_id):
+    """The store has a subscription of the session's, as it is given, or has it not. What is retained its
+    client gets, or has had, where it subscribed.
+    """
+    wants_retained: cython.bint = False
+    r.follows = True
+    if there:
+        add_subscription(r, s, filter, options, subscription_id, cython.address(wants_retained))
+    else:
+        drop_subscription(r, s, filter)
+    r.follows = False

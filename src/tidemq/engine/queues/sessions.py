@@ -194,7 +194,7 @@ def restore_session(r, row):
 
 def _comes_back(r, s):
     """Whether what it gets is what the store has of it, which is written nowhere again."""
-    return _is_loading(r) or s.moving
+    return _is_loading(r) or s.moving or r.follows
 
 
 def store_session(r, s):
@@ -551,7 +551,7 @@ def drop_subscription(r, s, filter):
     key.assign(cython.cast(cython.p_char, filter.data), filter.size)
     if s.subscriptions == cython.NULL or s.subscriptions.erase(key) == 0:
         return False
-    if s.stored != cython.NULL:
+    if s.stored != cython.NULL and not r.follows:
         _delete_subscription(r, s, cython.address(key))
     parts: SharedFilter = split_shared(filter)
     lock_exclusive(r.common.subscriptions)

@@ -37,6 +37,7 @@ cdef enum:   # the kind of a Mail
     MAIL_REMOVED                 # `number`: queue; `pointer`: StoredRows, their bytes, that RECORD_EXPIRE has removed
     MAIL_ADDED                   # `number`: queue; `pointer`: StoredRows, ids and bytes, that somebody else has added
     MAIL_TAKEN                   # `number`: queue; `pointer`: StoredRows, ids and bytes, that somebody else has removed
+    MAIL_SUBSCRIPTION            # `number`: queue; `text`: filter that the session has (`offered`) or has not, as somebody else says; `reason`: options, `token`: identifier
     MAIL_ALL_CAME                # `number`: queue; nothing comes any more that goes before what waits in it
     MAIL_RELEASE                 # `text`: client id of the session that leaves
     MAIL_ADOPT                   # `pointer`: Arrival

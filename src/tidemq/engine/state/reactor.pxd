@@ -53,6 +53,7 @@ cdef cppclass Reactor:
     int64_t busy_ns              # spent in turns since `load` was last worked out
     int64_t load_ns              # when that was
     int load                     # atomic: share of the time that it was busy lately, in percent
+    bool follows                 # the store has what is done now: somebody else has done it
     bool stopping
     int64_t stop_ms              # when the last writes end
     vector[ListeningSocket] listening

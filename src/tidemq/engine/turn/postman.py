@@ -3,7 +3,7 @@ above.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.inquiry import Inquiry
 from cython.cimports.tidemq.engine.base.message import release_message
@@ -39,7 +39,7 @@ from cython.cimports.tidemq.engine.queues.arrivals import begin_arrival, free_ar
 from cython.cimports.tidemq.engine.queues.backlogs import begin_backlog
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
 from cython.cimports.tidemq.engine.queues.giving import give_to_group
-from cython.cimports.tidemq.engine.queues.outside_rows import note_added, note_taken
+from cython.cimports.tidemq.engine.queues.outside_rows import note_added, note_subscription, note_taken
 from cython.cimports.tidemq.engine.queues.queueing import accept_rows, expire_rows, forget_rows, free_rows
 from cython.cimports.tidemq.engine.queues.routing import deliver_mailed, deliver_to_group, route_message
 from cython.cimports.tidemq.engine.queues.sessions import (
@@ -91,6 +91,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_SHARD,
     MAIL_STOP,
     MAIL_SUBSCRIBE,
+    MAIL_SUBSCRIPTION,
     MAIL_TAKEN,
     MAIL_TOPIC_RULES,
     MAIL_UNSUBSCRIBE,
@@ -98,6 +99,7 @@ from cython.cimports.tidemq.engine.state.mail import (
 )
 from cython.cimports.tidemq.engine.state.section import Section, StoredRows
 from cython.cimports.tidemq.engine.turn.arriving import accept_arrived, begin_settling
+from cython.cimports.tidemq.wire.protocol import Span
 
 
 def _adopt(r, mail):
@@ -205,6 +207,14 @@ def _take_rows(r, mail):
         look_at_room(r, s)
 
 
+def _take_subscription(r, mail):
+    """Of a session that may be gone by now."""
+    if r.sessions.count(mail.number):
+        filter: Span = span_of(mail.letter.text)
+        identifier: uint32_t = cython.cast(uint32_t, mail.token)
+        note_subscription(r, r.sessions[mail.number], filter, mail.offered, mail.reason, identifier)
+
+
 def _stop(r):
     """Reads nothing more; what is written still goes out, then comes the goodbye."""
     index: cython.size_t
@@ -291,6 +301,8 @@ def handle_mail(r, mail):
         r.failures = mail.number
     elif kind in (MAIL_ROWS, MAIL_EXPIRED, MAIL_REMOVED, MAIL_ADDED, MAIL_TAKEN, MAIL_ALL_CAME):
         _take_rows(r, mail)
+    elif kind == MAIL_SUBSCRIPTION:
+        _take_subscription(r, mail)
     elif kind == MAIL_RELEASE:
         release_session(r, mail.letter.text, mail.reason)
     elif kind == MAIL_ADOPT:
