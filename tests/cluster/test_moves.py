@@ -15,10 +15,10 @@ from cluster.test_keeping import Nodes, client
 from cluster.test_unknown_sessions import at, is_present
 from waiting import WAIT_S, until
 
-from tidemq.client import Client
+from tidemq.client import Client, ServerRefusedError
 from tidemq.cluster import moves
 from tidemq.cluster.exchange import RECORDS
-from tidemq.cluster.moves import DONE, YIELD, Moves
+from tidemq.cluster.moves import DONE, SERVER_UNAVAILABLE, YIELD, Moves
 
 MANY = 200
 
@@ -325,6 +325,37 @@ async def test_a_session_is_not_taken_for_a_client_that_has_gone(nodes: Nodes) -
         await asyncio.sleep(2 * moves.AGAIN_S)
         assert there.is_connected
     assert moves_of(nodes, "two").counts["cluster_sessions_taken"] == 0
+
+
+async def test_a_client_that_wanted_a_new_session_and_has_gone_ends_none(nodes: Nodes) -> None:
+    """It may be on another node by then, and go on with its session there."""
+    await nodes.meet("one", "two")
+    async with at(nodes, "one", "c") as first:
+        await first.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two"))
+    assert await asyncio.wrap_future(nodes.keepers["two"].connect("c", clean=True)) == 0
+    async with at(nodes, "one", "c") as again:
+        assert is_present(again)
+    await until(lambda: nodes.agree("one", "two"))
+    assert nodes.count("one", "subscription") == 1
+
+
+async def test_who_wants_a_new_session_gets_one_where_the_old_one_cannot_be_read(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await nodes.meet("one", "two")
+    async with at(nodes, "one", "c") as first:
+        await first.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two"))
+    monkeypatch.setattr(moves_of(nodes, "two")._adoption, "adopt", lambda *_, **__: False)
+    with pytest.raises(ServerRefusedError) as refused:
+        await at(nodes, "two", "c").connect()
+    assert refused.value.reason == SERVER_UNAVAILABLE
+    async with at(nodes, "two", "c", clean=True) as again:
+        assert not is_present(again)
+    await until(lambda: nodes.agree("one", "two"))
+    assert nodes.count("one", "subscription") == 0
+    await until(lambda: all(moves_of(nodes, name).is_quiet for name in nodes.keepers))
 
 
 async def test_a_node_that_ends_gives_no_session_any_more(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from tidemq.cluster.adoption import Mark
-from tidemq.cluster.operations import Operation
+from tidemq.cluster.operations import PutSession
 from tidemq.cluster.vectors import Vector
 
 
@@ -53,9 +53,9 @@ class Handed:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A session whose epoch, or whose end, is in the next batch."""
+    """A session whose epoch is in the next batch."""
 
     coming: Coming
-    operation: Operation
+    epoch: PutSession
     asked: bool = True  # its home has handed it over
     adopts: bool = False  # the engine is to have it

@@ -258,9 +258,6 @@ class Moves:
         if self._conversion.epoch(client) is not None:
             self._release(client)  # it is taken when the engine has forgotten what is left of it
             return
-        if coming.clean and not coming.is_left:  # else its client may be back, and go on with its session
-            self._begun[client] = Begun(coming, ops.EndSession(client, session.row.epoch))
-            return
         asked = coming.yielded is not None or session.row.home == self._node.incarnation
         epoch = self._new_epoch(session, asked=asked)
         self._begun[client] = Begun(coming, epoch, asked=asked, adopts=True)
@@ -268,17 +265,13 @@ class Moves:
     def _begin_all(self) -> None:
         """One batch for all whose time has come; then the engine has them, or hears that it may go on."""
         if self._begun:
-            self._write([each.operation for each in self._begun.values()])
+            self._write([each.epoch for each in self._begun.values()])
         for client, each in self._begun.items():
-            if isinstance(each.operation, PutSession):
-                self._conversion.begin_epoch(client, each.operation.epoch)
+            self._conversion.begin_epoch(client, each.epoch.epoch)
             if each.adopts:
                 self._bring_in(client, each.coming, asked=each.asked)
-                continue
-            if isinstance(each.operation, ops.EndSession) and each.coming.yielded is not None:
-                # its old home may hear of the end together with the next session, and not know it is over
-                self._has_come(client, each.coming.asked)
-            self._finish(client, 0)
+            else:
+                self._finish(client, 0)
 
     def _bring_in(self, client: str, coming: Coming, *, asked: bool) -> None:
         self.counts["cluster_sessions_taken" if asked else "cluster_sessions_taken_over"] += 1
@@ -292,7 +285,19 @@ class Moves:
             crashed=not asked,
             older_may_come=coming.yielded is not None,
         ):
+            self._give_up(client, coming)
+
+    def _give_up(self, client: str, coming: Coming) -> None:
+        """A session cannot be read. Who wants a new one gets it all the same."""
+        session = self._node.rows.sessions.get(client, None)
+        if not coming.clean or coming.is_left or session is None:
             self._finish(client, SERVER_UNAVAILABLE)
+            return
+        self._write([ops.EndSession(client, session.row.epoch)])
+        if coming.yielded is not None:
+            # its old home may hear of the end together with the next session, and not know it is over
+            self._has_come(client, coming.asked)
+        self._finish(client, 0)
 
     def arrived(self, client: str, here: bool) -> None:
         """The engine has a session that was given to it, or had one already."""
