@@ -256,6 +256,7 @@ class Moves:
 
     def _take(self, client: str, coming: Coming, session: Session) -> None:
         if self._conversion.epoch(client) is not None:
+            coming.returns = client in self._handed
             self._release(client)  # it is taken when the engine has forgotten what is left of it
             return
         asked = coming.yielded is not None or session.row.home == self._node.incarnation
@@ -284,6 +285,7 @@ class Moves:
             doubles_s=self._doubles_s,
             crashed=not asked,
             older_may_come=coming.yielded is not None,
+            returns=coming.returns,
         ):
             self._give_up(client, coming)
 
