@@ -484,12 +484,22 @@ class Moves:
         if epoch is None or (session is not None and session.row.epoch == epoch):
             return
         if client not in self._handed:
-            self._handed[client] = Handed()  # it was taken without a word
-            self._release(client)
+            self._lose(client, session)
             return
         ends = [end.over for _, end in self._node.rows.ends.of(client)]
         if session is None or any(over is not None and over[0] >= epoch for over in ends):
             self._release(client)  # it has ended: what it would take now would be the next session's
+
+    def _lose(self, client: str, session: Session | None) -> None:
+        """It was taken, or ended, without a word. Where it goes on it is not forgotten at once: a client whose
+        CONNECT was answered a moment ago would begin a new one, and is refused meanwhile.
+        """
+        self._handed[client] = Handed()
+        if session is None or not self._access.release(client.encode(), keep=True):
+            self._release(client)
+            return
+        self._askers[client] = set()
+        self._lingering[client] = (time.monotonic() + LINGER_S, session.row.home)
 
     def _settle_yields(self) -> None:
         durable = self._node.durable
