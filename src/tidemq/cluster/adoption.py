@@ -48,8 +48,8 @@ class Adoption:
         `taken`: what its old home had taken of each publisher's node. `doubles_s`: for how long that may add
         messages, too. `crashed`: it did not hand the session over. `older_may_come`: from there, so that
         nothing that waits is sent until `all_came`. `returns`: messages may be on their way that were for
-        this node alone, when the session was at home here before. The old home may have taken them, too, but
-        not for this session, so that only those count as known that the rows name.
+        this node alone, when the session was at home here before. The old home may have had them, too, but
+        not for this session. So `taken` is as of then; what came since is known where the rows name it.
         """
         rows, store, key = self._node.rows, self._store, client.encode()
         session, value = rows.sessions.get(client, None), store.get("session", key)
@@ -62,7 +62,6 @@ class Adoption:
         payloads = store.get_many("payload", [row[9:] for row, _ in inflight])
         idle, recent = self._idle(value[:8], taken, returns=returns)
         if returns:
-            taken = ()
             recent += [row[9:25] for row, _ in inflight]
             recent += [id_bytes(each) for each, _ in rows.removed.of(Owner(SESSION, client))]
         unreadable = self._access.adopt(
@@ -91,7 +90,7 @@ class Adoption:
         """How many rows wait, the bytes of their messages, the clock of the first; and the ids of those whose
         messages may still come from their publishers' nodes.
         """
-        taken = {} if returns else {(origin, reactor): clock for origin, reactor, clock in marks}
+        taken = {(origin, reactor): clock for origin, reactor, clock in marks}
         recent: list[bytes] = []
         since = self._node.clock.last_ns - int(LATE_S * 1e9)
         count = size = oldest = 0

@@ -25,7 +25,7 @@ class Coming:
     asked_at: float = 0.0
     yielded: Vector | None = None  # what that had done when it handed the session over
     marks: list[Mark] = field(default_factory=list)  # and which messages it had taken
-    returns: bool = False  # this node still took messages for it, since it was at home here before
+    before: list[Mark] | None = None  # those of before, if it is back and still took messages here
     taken: bool = False  # the engine is about to have it
 
     @property

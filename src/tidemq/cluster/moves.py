@@ -31,7 +31,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from tidemq.cluster import operations as ops
-from tidemq.cluster.adoption import LATE_S, Adoption
+from tidemq.cluster.adoption import LATE_S, Adoption, Mark
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.forms import decode, encode
 from tidemq.cluster.links import Links
@@ -112,6 +112,7 @@ class Moves:
         self._owing: dict[str, int] = {}  # those that are about to be forgotten, and whom to tell
         self._shared_until: dict[str, float] = {}  # sessions that came, while others may add to them
         self._sharing: deque[tuple[float, str]] = deque()  # the same in the order of time
+        self._marks: dict[str, list[Mark]] = {}  # what had been taken for them elsewhere when they came
         self.orphans = Orphans(
             node,
             links,
@@ -256,7 +257,8 @@ class Moves:
 
     def _take(self, client: str, coming: Coming, session: Session) -> None:
         if self._conversion.epoch(client) is not None:
-            coming.returns = client in self._handed
+            if client in self._handed:
+                coming.before = self._marks.get(client, [])
             self._release(client)  # it is taken when the engine has forgotten what is left of it
             return
         asked = coming.yielded is not None or session.row.home == self._node.incarnation
@@ -276,16 +278,18 @@ class Moves:
 
     def _bring_in(self, client: str, coming: Coming, *, asked: bool) -> None:
         self.counts["cluster_sessions_taken" if asked else "cluster_sessions_taken_over"] += 1
+        marks = coming.marks if coming.before is None else coming.before
         if coming.yielded is not None:
             self._share(client, self._doubles_s)
+            self._marks[client] = marks
         coming.taken = True
         if not self._adoption.adopt(
             client,
-            coming.marks,
+            marks,
             doubles_s=self._doubles_s,
             crashed=not asked,
             older_may_come=coming.yielded is not None,
-            returns=coming.returns,
+            returns=coming.before is not None,
         ):
             self._give_up(client, coming)
 
@@ -474,6 +478,7 @@ class Moves:
             self._tell_gone(client, waits)
         self._node.moving.discard(client)
         self._shared_until.pop(client, None)
+        self._marks.pop(client, None)
         self._conversion.forget_session(client)
         self._changed.append(client)
 
@@ -579,6 +584,7 @@ class Moves:
             until, client = self._sharing.popleft()
             if self._shared_until.get(client) == until:
                 del self._shared_until[client]
+                self._marks.pop(client, None)
                 self._node.moving.discard(client)
 
     def _bring(self, client: str) -> None:
