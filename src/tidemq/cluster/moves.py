@@ -118,7 +118,7 @@ class Moves:
             links,
             self._bring,
             lambda: any(each.taken and not each.asked for each in self._coming.values()),
-            lambda: not self._forgetting.isdisjoint(self._coming),
+            lambda: any(each in self._coming for each in (*self._forgetting, *self._askers)),
             now,
         )
         self._pauses = False
@@ -496,7 +496,7 @@ class Moves:
             self._release(client)  # it has ended: what it would take now would be the next session's
 
     def _lose(self, client: str, session: Session | None) -> None:
-        """It was taken, or ended, without a word. Where it goes on it is not forgotten at once: a client whose
+        """It was taken, or ended, without a word. If it goes on it is not forgotten at once: a client whose
         CONNECT was answered a moment ago would begin a new one, and is refused meanwhile.
         """
         self._handed[client] = Handed()

@@ -22,7 +22,7 @@ _log = logging.getLogger("tidemq.cluster")
 
 class Orphans:
     """`bring`: a session is to come here. `brings`: whether one is on its way that nobody was asked for.
-    `leaves`: whether one waits until the engine has forgotten what is left of it.
+    `leaves`: whether one waits until the engine has given up what it has of it.
     """
 
     def __init__(
