@@ -207,7 +207,10 @@ class Moves:
         if client in self._askers or self._is_awaited(client, now):
             return  # it is on its way elsewhere, or others think that it is here
         if home == own and self._conversion.epoch(client) is not None:
+            if self._has_left(client, now):
+                return
             if self._handed.pop(client, None) is not None:  # nobody has come for it
+                self._lingering.pop(client, None)  # of a word that came before the record of it
                 self._access.take_back(client.encode())
                 self._share(client, self._doubles_s)
             if coming.clean:
@@ -220,7 +223,13 @@ class Moves:
     def _is_awaited(self, client: str, now: float) -> bool:
         """Whether a node to which the session was handed over may still take it."""
         handed, members = self._handed.get(client, Handed()), self._node.members
+        now = min(now, members.unread_since())  # where it was taken, that may be among what waits
         return now - handed.at < RETURN_S and any(members.is_live(each, now) for each in handed.to)
+
+    def _has_left(self, client: str, now: float) -> bool:
+        """Whether a node says that it has the session, although its record has not come."""
+        lingering = self._lingering.get(client)
+        return lingering is not None and self._node.members.is_live(lingering[1], now)
 
     def _is_unknown(self, client: str, coming: Coming, others: Collection[int], now: float) -> bool:
         """Whether no other node has a session of a client that is unknown here, as a new one that nobody has
