@@ -9,21 +9,59 @@ from typing import Any
 
 import pytest
 from cluster.simulation.engine import Engine
-from cluster.simulation.moving import run
+from cluster.simulation.moving import RETURN_S, run, simulated
 from cluster.simulation.planting import expect
+from cluster.simulation.process import Hosts
+from cluster.simulation.visitors import Sent, Subscriber
 
+from tidemq.cluster.move_states import Handed
 from tidemq.cluster.moves import Moves
+from tidemq.cluster.neighbours import LETTER
 from tidemq.cluster.stability import Stability
 
 SEEDS_AT_ONCE = 20
 
-PLANTED_SEEDS = 60
+PLANTED_SEEDS = 60  # from the named one on
 
 
 @pytest.mark.parametrize("first", range(0, 100, SEEDS_AT_ONCE))
 def test_histories(first: int) -> None:
     wrong = {seed: found for seed in range(first, first + SEEDS_AT_ONCE) if (found := run(seed))}
     assert not wrong
+
+
+def test_a_message_is_not_lost_on_its_way_to_a_node_to_which_its_session_has_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another node, which had the session meanwhile, has had the message for somebody else before."""
+    world, send = Hosts(1, 3), Hosts.send
+
+    def lose_letters(self: Hosts, source: int, target: int, kind: str, *body: object) -> None:
+        if (source, target, kind) != (2, 0, LETTER):
+            send(self, source, target, kind, *body)
+
+    ann, other = (Subscriber(world, world.journal, name) for name in ("ann", "other"))
+    ann.topic_filter = other.topic_filter = "a"
+    with simulated(world):
+        for host in world.machines:
+            host.start()
+        world.run(1.2)
+        first, second, third = (host.broker for host in world.machines)
+        for client, process in ((ann, first), (other, second)):
+            client.connect_to(process)
+        world.run(1.6)
+        monkeypatch.setattr(Hosts, "send", lose_letters)
+        world.journal.sent["p", 0] = Sent("a", {}, 0, third.own, world.now)
+        third.engine.publish("a", b"p:0", lambda kept: None)
+        for process in (second, first):
+            ann.connect_to(process)
+            world.run(world.now + 2 * RETURN_S)
+            assert ann.visit is not None
+            assert process.engine.is_here(ann.visit)
+        assert world.journal.taken["ann"] == []
+        monkeypatch.undo()
+        world.run(world.now + 2.0)
+    assert world.journal.taken["ann"] == [("p", 0)]
 
 
 def the_old_home_forgets_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -63,17 +101,28 @@ def old_homes_do_not_ask(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Moves, "_remind", lambda self, now: None)
 
 
-# what it leads to, and the one thing that goes wrong then
-PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, str]] = {
-    the_old_home_forgets_at_once: ("lost", "moves"),
-    what_waits_goes_out_before_all_has_come: ("out of order", "_slow"),
-    ends_are_not_told_to_old_homes: ("repeated", "_renew"),
-    what_is_held_is_kept: ("stuck", "moves"),
-    old_homes_do_not_ask: ("stuck", "_kill"),
+def what_was_taken_without_a_word_is_forgotten_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A client that has been let in a moment ago begins a new session then."""
+
+    def lose(self: Moves, client: str, _session: object) -> None:
+        self._handed[client] = Handed()
+        self._release(client)
+
+    patch.setattr(Moves, "_lose", lose)
+
+
+# what it leads to, the one thing that goes wrong then, and a seed from which on it is found soon
+PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, str, int]] = {
+    the_old_home_forgets_at_once: ("lost", "moves", 0),
+    what_waits_goes_out_before_all_has_come: ("out of order", "_slow", 60),
+    ends_are_not_told_to_old_homes: ("repeated", "_renew", 30),
+    what_is_held_is_kept: ("stuck", "moves", 0),
+    old_homes_do_not_ask: ("stuck", "_kill", 0),
+    what_was_taken_without_a_word_is_forgotten_at_once: ("session lost", "", 1020),
 }
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_broken_rule_is_found(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
-    kind, only = PLANTED[plant]
-    expect(kind, plant, lambda seed: run(seed, only), PLANTED_SEEDS)
+    kind, only, first = PLANTED[plant]
+    expect(kind, plant, lambda seed: run(seed, only), PLANTED_SEEDS, first)

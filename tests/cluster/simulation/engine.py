@@ -10,12 +10,12 @@ import json
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cluster.nodes import make_message
 from cluster.simulation.promises import Promise
+from cluster.simulation.sessions import EXPIRY_S, STEP, Doubles, Stored, Work
 
 from tidemq.store.rows import IDLE, parse_message
 from tidemq.wire.filters import matches
@@ -27,84 +27,13 @@ if TYPE_CHECKING:
 
 REFUSED = 0x80
 WINDOW = 8
-EXPIRY_S = 3600
-STEP = 64  # between the clocks of two ids: the lowest bits are the reactor
-_SESSION = struct.Struct(">QIqqIqI")
 _ID = struct.Struct(">QQ")
-
-
-OPEN_S = (0.0, 0.0, 0.03, 0.0, 0.2)  # for so long something of sessions that are to leave is open, in turn
-
-
-@dataclass
-class Work:
-    """As `StoreWork`, and what is told when it is answered: whether it was done."""
-
-    writes: list[tuple[str, bytes, bytes | None]] = field(default_factory=list)
-    references: list[tuple[bytes, int]] = field(default_factory=list)
-    described: list[tuple[Any, ...]] = field(default_factory=list)
-    reads: list[Any] = field(default_factory=list)
-    trims: list[Any] = field(default_factory=list)
-    expired: list[bytes] = field(default_factory=list)
-    purges: list[bytes] = field(default_factory=list)
-    left: list[tuple[bytes, int, bool]] = field(default_factory=list)
-    arrived: list[tuple[bytes, bool]] = field(default_factory=list)
-    given: list[tuple[int, int]] = field(default_factory=list)
-    let_go: list[tuple[bytes, int]] = field(default_factory=list)
-    elsewhere: set[bytes] = field(default_factory=set)
-    adds: bool = False
-    outdated: bool = False
-    streams: int = 0
-    promises: list[Callable[[bool], None]] = field(default_factory=list)
-
-
-@dataclass
-class Doubles:
-    """As `queues/doubles.py`: what a session that has come has had."""
-
-    until: float
-    taken: dict[tuple[int, int], int]
-    ids: set[bytes]
-
-    def is_new(self, message_id: bytes) -> bool:
-        """Whether it was not known; now it is."""
-        known = message_id in self.ids
-        self.ids.add(message_id)
-        return not known
-
-    def comes_twice(self, message_id: bytes) -> bool:
-        """Whether what was published is the session's already, or was at its old home."""
-        clock, origin = _ID.unpack(message_id)
-        return clock <= self.taken.get((origin, clock % STEP), 0) or not self.is_new(message_id)
-
-
-@dataclass
-class Stored:
-    """A session, with all that waits in its queue, by id, and what of it is in flight, by place."""
-
-    client: str
-    number: int
-    filters: set[str] = field(default_factory=set)
-    waiting: dict[bytes, bytes] = field(default_factory=dict)
-    flights: dict[int, bytes] = field(default_factory=dict)
-    next_place: int = 0
-    visit: Visit | None = None
-    kept: bool = False
-    older_may_come: bool = False
-    doubles: Doubles | None = None
-
-    @property
-    def key(self) -> bytes:
-        return self.client.encode()
-
-    def value(self, ends_at_ms: int) -> bytes:
-        """Its row."""
-        return _SESSION.pack(self.number, EXPIRY_S, ends_at_ms, 0, 0, -1, 0)
 
 
 class Engine:
     """Of one process. `poke` and `poke_neighbours`: that there is something for the keeper, or other nodes;
-    `now` and `wall_ns`: clocks. What others ask of it is done in order, before the next work is taken.
+    `wake`: and for a turn of its own, in which what others asked is done in order. `now` and `wall_ns`:
+    clocks. `open_s`: how long something of a session that is to leave stays open.
     """
 
     def __init__(
@@ -114,6 +43,8 @@ class Engine:
         wall_ns: Callable[[], int],
         poke: Callable[[], None],
         poke_neighbours: Callable[[], None],
+        wake: Callable[[], None],
+        open_s: Callable[[], float],
         first_token: int,
     ) -> None:
         self._store = store
@@ -121,13 +52,15 @@ class Engine:
         self._wall_ns = wall_ns
         self._poke = poke
         self._poke_neighbours = poke_neighbours
+        self._wake = wake
+        self._open_s = open_s
         self._tokens = itertools.count(first_token)
         self.incarnation = 0
         self._work = Work()
         self._asked_for: deque[Callable[[], None]] = deque()
         self._releasing: deque[Callable[[], None]] = deque()  # of which something is open, perhaps
-        self._open_s = itertools.cycle(OPEN_S)
         self._sessions: dict[str, Stored] = {}
+        self._removing: Counter[str] = Counter()  # ends of sessions that are not answered yet
         self._numbers = 0
         self._clock = self._lead_ns = 0
         self._wanted: dict[int, dict[str, int]] = {}  # by slot: filters, of groups who is online
@@ -178,12 +111,17 @@ class Engine:
 
     # --- work --------------------------------------------------------------------------------------
 
-    def take_work(self) -> Work:
-        """All that was done since the last one."""
+    def turn(self) -> None:
+        """Does what was asked."""
         while self._asked_for:
             self._asked_for.popleft()()
         for _ in range(len(self._releasing)):
             self._releasing.popleft()()
+        if self._releasing:
+            self._wake()
+
+    def take_work(self) -> Work:
+        """All that was done since the last one."""
         work, self._work = self._work, Work()
         return work
 
@@ -206,7 +144,7 @@ class Engine:
 
     def _do(self, act: Callable[[], None]) -> None:
         self._asked_for.append(act)
-        self._poke()
+        self._wake()
 
     def new_queue(self) -> int:
         self._numbers += 1
@@ -291,6 +229,8 @@ class Engine:
             self._work.described.remove(each)
         self._put("session", session.key, None)
         self._work.purges.append(session.number.to_bytes(8))
+        self._removing[session.client] += 1
+        self._work.promises.append(lambda _: self._removing.subtract([session.client]))
         self._drop(session)
 
     def _drop(self, session: Stored) -> None:
@@ -381,21 +321,22 @@ class Engine:
     # --- sessions that come and go -----------------------------------------------------------------
 
     def release(self, client: bytes, *, keep: bool = False) -> bool:
-        if client.decode() not in self._sessions:
+        name = client.decode()
+        if name not in self._sessions and not self._removing[name]:
             return False
-        self._do(partial(self._release, client.decode(), keep, self._now() + next(self._open_s)))
+        self._do(partial(self._release, name, keep))
         return True
 
-    def _release(self, client: str, keep: bool, open_until: float) -> None:
+    def _release(self, client: str, keep: bool) -> None:
         session = self._sessions.get(client)
-        if session is not None and self._now() < open_until:
+        if session is not None and self._is_open(session):
             if session.visit is not None:
                 session.visit.end()
                 session.visit = None
-            self._releasing.append(partial(self._release, client, keep, open_until))
+            self._releasing.append(partial(self._release, client, keep))
             return
         if session is None:
-            self._work.left.append((client.encode(), 0, False))
+            self._leave(client.encode(), 0, here=False)
             return
         if session.visit is not None:
             session.visit.end()
@@ -403,7 +344,19 @@ class Engine:
         session.kept = True
         if not keep:
             self._drop(session)
-        self._work.left.append((session.key, session.next_place, True))
+        self._leave(session.key, session.next_place, here=True)
+
+    def _is_open(self, session: Stored) -> bool:
+        """Whether something is still to be decided. Those that are to leave twice leave in order."""
+        session.open_until = session.open_until or self._now() + self._open_s()
+        is_open = self._now() < session.open_until
+        if not is_open:
+            session.open_until = 0.0
+        return is_open
+
+    def _leave(self, key: bytes, place: int, *, here: bool) -> None:
+        self._work.left.append((key, place, here))
+        self._poke()
 
     def take_back(self, client: bytes) -> None:
         self._do(partial(self._take_back, client.decode()))
@@ -439,7 +392,7 @@ class Engine:
         return []
 
     def _arrive(self, session: Stored, filters: list[str]) -> None:
-        here = session.client not in self._sessions
+        here = session.client not in self._sessions and not self._removing[session.client]
         if here:
             self._sessions[session.client] = session
             for each in filters:

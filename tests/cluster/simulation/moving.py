@@ -10,7 +10,7 @@ from functools import partial
 from unittest import mock
 
 from cluster.simulation.history import QUICK_S
-from cluster.simulation.process import Host, Hosts, Process, SimulatedGiver
+from cluster.simulation.process import OPEN_S, Host, Hosts, Process, SimulatedGiver
 from cluster.simulation.visitors import Publisher, Sent, Subscriber
 
 from tidemq.cluster import moves
@@ -18,11 +18,18 @@ from tidemq.cluster import moves
 WORK_S = 4.0
 REST_S = 25.0  # at most, until all has come
 QUIET_S = 3.0  # at least
-PUBLISH_S = (0.01, 0.15)
+PUBLISH_S = (0.01, 0.25)
 MOVE_S = (0.05, 0.8)
 MISHAP_S = (0.3, 1.5)
 BURST = 4  # messages
-DOUBLES_S = 1.0  # in place of 30
+# in place of longer times, as histories are short: a disk stands still for longer than two of these
+DOUBLES_S = 2.0
+RETURN_S = 1.0
+REMIND_S = 0.7
+HELD_S = (0.0, 0.05, 0.6, 2.5)  # for so long something of sessions that are to leave is open
+STEADY_S = 0.8  # between two breaks of a connection
+HOPS_S = (0.002, 0.02, 0.05, 0.15)  # until a client that is in a hurry goes on
+ON_ITS_WAY_S = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3, 0.6)  # what befalls a session, after CONNECT
 
 
 @contextmanager
@@ -45,7 +52,7 @@ def simulated(world: Hosts) -> Iterator[None]:
         mock.patch("secrets.randbits", world.choose.getrandbits),
         mock.patch("secrets.token_bytes", token_bytes),
         mock.patch("tidemq.cluster.keeping.Giver", SimulatedGiver),
-        mock.patch.object(moves, "DOUBLES_S", DOUBLES_S),
+        mock.patch.multiple(moves, DOUBLES_S=DOUBLES_S, RETURN_S=RETURN_S, REMIND_S=REMIND_S),
     ):
         before = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
@@ -60,12 +67,13 @@ class Run:
 
     def __init__(self, seed: int, only: str = "") -> None:
         """`only`: the name of the one thing that goes wrong."""
-        self.world = Hosts(seed, 3 + seed % 2)
+        self.world = Hosts(seed, 3 + (seed % 3 == 0))
         choose, journal = self.world.choose, self.world.journal
         self.subscribers = [
             Subscriber(self.world, journal, f"s{each}") for each in range(choose.randint(1, 4))
         ]
         self.publishers = [Publisher(self.world, journal, f"p{each}") for each in range(choose.randint(1, 3))]
+        self._steady_at: dict[tuple[int, int], float] = {}  # links that have been broken
         self._mishaps: list[Callable[[], None]] = [
             mishap
             for mishap, part in (
@@ -74,9 +82,17 @@ class Run:
                 (self._renew, 0.4),
                 (self._slow, 0.5),
                 (self._lose_records, 0.5),
+                (self._break, 0.4),
+                (self._stand, 0.3),
+                (self._hold, 0.4),
             )
             if only == mishap.__name__ or (not only and choose.random() < part)
         ]
+        self._on_the_way: dict[Callable[[], None], Callable[[int, int], None]] = {
+            self._kill: self._kill_one,
+            self._break: self._break_between,
+            self._stand: self._stand_of_one,
+        }
 
     def __call__(self) -> list[str]:
         """Runs it; gives what was wrong."""
@@ -120,10 +136,37 @@ class Run:
             self.world.at(choose.uniform(0.05, 1.0), subscriber.come_back)
             return
         subscriber.connect()
+        self._befall(subscriber)
         for _ in range(choose.choice((0, 0, BURST))):
             self.world.at(choose.uniform(0.0, 0.2), self._publish)
-        if choose.random() < 0.4:
+        chance = choose.random()
+        if chance < 0.4:
             self.world.at(choose.choice((0.002, 0.03, 0.1, 0.3)), subscriber.connect)
+        elif chance < 0.55:
+            self._hurry(subscriber, choose.randint(2, 3))
+        elif chance < 0.7:
+            self.world.at(choose.choice((0.005, 0.02, 0.1)), subscriber.give_up)
+
+    def _hurry(self, subscriber: Subscriber, hops: int) -> None:
+        """From node to node."""
+        choose, delay_s = self.world.choose, 0.0
+        for _ in range(hops):
+            delay_s += choose.choice(HOPS_S)
+            self.world.at(delay_s, subscriber.connect)
+
+    def _befall(self, subscriber: Subscriber) -> None:
+        """What goes wrong with one of the two nodes, or between them, while the session is on its way."""
+        acts = [act for mishap, act in self._on_the_way.items() if mishap in self._mishaps]
+        if subscriber.visit is None or not acts or self.world.choose.random() < 0.6:
+            return
+        new = subscriber.visit.process
+        session = new.keeper.rows.sessions.get(subscriber.name, None)
+        old = self.world.hosts.get(session.row.home) if session is not None else None
+        if old is not None and old != new.host.index:
+            act = partial(self.world.choose.choice(acts), old, new.host.index)
+            delay_s = self.world.choose.choice(ON_ITS_WAY_S)
+            if self.world.now + delay_s < self._ends_at:
+                self.world.at(delay_s, act)
 
     # --- what goes wrong ---------------------------------------------------------------------------
 
@@ -131,13 +174,48 @@ class Run:
         return self.world.machines
 
     def _kill(self) -> None:
+        self._kill_one(*range(len(self._hosts())))
+
+    def _kill_one(self, *indices: int) -> None:
         """One at a time: two copies are two."""
         world = self.world
         if all(host.broker is not None and host.broker.serves for host in self._hosts()):
-            host = world.choose.choice(self._hosts())
+            host = self._hosts()[world.choose.choice(indices)]
             world.journal.unquiet = True
             host.kill()
             world.at(world.choose.choice((0.1, 1.0, 3.0)), host.start)
+
+    def _break(self) -> None:
+        self._break_between(*self._link())
+
+    def _break_between(self, one: int, other: int) -> None:
+        """The connections of two nodes, or one of them, for less time than a node may be silent."""
+        choose = self.world.choose
+        links = choose.choice(([(one, other)], [(other, one)], [(one, other), (other, one)]))
+        for link in links:
+            for_s = choose.choice((0.01, 0.1, 0.3, 0.7))
+            if self._is_steady(link):
+                self._steady_at[link] = self.world.now + for_s + STEADY_S
+                self.world.cut_off(link)
+                self.world.at(for_s, partial(self.world.connect, link))
+
+    def _is_steady(self, link: tuple[int, int]) -> bool:
+        """Whether heartbeats have come on it, so that it may be silent again."""
+        return link not in self.world.slow and self.world.now >= self._steady_at.get(link, 0.0)
+
+    def _stand(self) -> None:
+        self._stand_of_one(*range(len(self._hosts())))
+
+    def _stand_of_one(self, *indices: int) -> None:
+        """A disk stands still, for longer than much is waited for; heartbeats go on."""
+        host = self._hosts()[self.world.choose.choice(indices)]
+        if host.broker is not None and host.broker.serves:
+            host.broker.stand(self.world.choose.choice((0.2, 0.7, 1.2, 2.4)))
+
+    def _hold(self) -> None:
+        """Something of sessions that are to leave stays open."""
+        self.world.open_s = HELD_S
+        self.world.at(self.world.choose.uniform(0.5, 1.5), partial(setattr, self.world, "open_s", OPEN_S))
 
     def _link(self) -> tuple[int, int]:
         return self.world.choose.choice(list(itertools.permutations(range(len(self._hosts())), 2)))
@@ -145,6 +223,8 @@ class Run:
     def _slow(self) -> None:
         """All that goes one way, so that heartbeats come in time still."""
         link = self._link()
+        if not self._is_steady(link):
+            return
         self.world.slow[link] = self.world.choose.choice((0.05, 0.3, 0.8))
         self.world.at(self.world.choose.choice((0.5, 1.2)), partial(self.world.restore, link))
 
@@ -174,6 +254,8 @@ class Run:
         self._mishaps.clear()
         self.world.slow.clear()
         self.world.losing.clear()
+        for link in list(self.world.cut):
+            self.world.connect(link)
         for host in self._hosts():
             host.start()
         for subscriber in self.subscribers:

@@ -14,19 +14,27 @@ from cluster.simulation.engine import Engine
 from cluster.simulation.visitors import Journal, Visit
 from cluster.simulation.world import World
 
-from tidemq.cluster.exchange import RECORDS
+from tidemq.cluster.exchange import BEAT, RECORDS
+from tidemq.cluster.heartbeats import Heartbeats
 from tidemq.cluster.host import ALONE_S, MEET_S, USE_ANOTHER_SERVER
 from tidemq.cluster.identity import Identity
 from tidemq.cluster.keeping import ClusterKeeper
+from tidemq.cluster.members import BEAT_S
+from tidemq.cluster.moves import SERVER_UNAVAILABLE
 from tidemq.cluster.neighbours import KINDS, Neighbours
+from tidemq.cluster.operations import Operation
 from tidemq.cluster.snapshots import Giver
 from tidemq.errors import ClusterError
+from tidemq.store import Write
 from tidemq.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from cluster.simulation.visitors import Subscriber
 
-SOON_S = (0.0005, 0.008)  # until a thread that was woken goes on
+SOON_S = (0.0005, 0.02)  # until a thread that was woken goes on
+TURN_S = (0.0001, 0.004)  # until a reactor does, or an event loop
+OPEN_S = (0.0, 0.0, 0.0, 0.03, 0.2)  # for so long something of sessions that are to leave is open
+DECISION_S = 5.0  # then a CONNECT is refused; nobody is told before that its client has gone
 WAITS_S = 0.06  # between two looks of the keeper while something is awaited
 TICK_S = 0.15
 
@@ -44,6 +52,13 @@ class SimulatedKeeper(ClusterKeeper):
 
     def _try(self, act: Callable[[], None]) -> None:
         act()
+
+    def _record(self, operations: list[Operation]) -> list[Write]:
+        """Most turns change nothing, and histories are many."""
+        return super()._record(operations) if operations or self.rows.has_changes else []
+
+    def _look(self, now: float) -> None:
+        """Nobody asks how the cluster is."""
 
     @property
     def owes(self) -> bool:
@@ -67,6 +82,7 @@ class Hosts(World):
         self.current = 0
         self.hosts: dict[int, int] = {}  # machines by incarnation
         self.losing: set[tuple[int, int]] = set()  # directions in which records are lost
+        self.open_s: tuple[float, ...] = OPEN_S
         self.journal = Journal()
         self.machines: list[Any] = [Host(self, index) for index in range(count)]
 
@@ -77,6 +93,27 @@ class Hosts(World):
     def restore(self, link: tuple[int, int]) -> None:
         """It is as quick as others."""
         self.slow.pop(link, None)
+
+    def lose(self, link: tuple[int, int]) -> None:
+        """All that is under way on it."""
+        self.broken[link] = self.broken.get(link, 0) + 1
+
+    def cut_off(self, link: tuple[int, int]) -> None:
+        """The connection of a node to another one's server breaks."""
+        self.lose(link)
+        self.cut.add(link)
+        self._tell(link, is_reached=False)
+
+    def connect(self, link: tuple[int, int]) -> None:
+        """There is another connection."""
+        if link in self.cut:
+            self.cut.discard(link)
+            self._tell(link, is_reached=True)
+
+    def _tell(self, link: tuple[int, int], *, is_reached: bool) -> None:
+        source, target = (self.machines[each].broker for each in link)
+        if source is not None and target is not None:
+            source.keeper.take_reached(target.own, is_reached=is_reached)
 
     def wall_ns(self, index: int) -> int:
         """The wall clock of a machine."""
@@ -112,9 +149,12 @@ class Host:
             self.broker = Process(self)
 
     def kill(self) -> None:
-        """Its process ends at once."""
+        """Its process ends at once, and with it, now and then, what it has sent."""
         if self.broker is not None:
             self.broker.end()
+            if self.world.choose.random() < 0.5:
+                for other in range(len(self.world.machines)):
+                    self.world.lose((self.index, other))
         self.broker = None
 
 
@@ -125,15 +165,26 @@ class Process:
         self.host, self.world = host, host.world
         self.is_over = False
         self._skew_ns = host.skew_ns  # the engine's clock is monotonic
-        self._turn_at = self._neighbours_at = float("inf")
+        self._turn_at = self._neighbours_at = self._engine_at = float("inf")
+        self._stands_until = 0.0  # the disk
         choose = self.world.choose
         self.engine = Engine(
-            host.store, self._now, self._wall_ns, self.poke, self._poke_neighbours, choose.getrandbits(40)
+            host.store,
+            self._now,
+            self._wall_ns,
+            self.poke,
+            self._poke_neighbours,
+            self._wake_engine,
+            lambda: choose.choice(self.world.open_s),
+            choose.getrandbits(40),
         )
         access: Any = self.engine
         identity = Identity("c", host.name, host.name)
         self._begun_at = self.world.now
         self.phase = "joins"
+        self._heartbeats = Heartbeats(
+            partial(self._send_to_all, BEAT), self._now, wall_ns=partial(self.world.wall_ns, host.index)
+        )
         self.neighbours = Neighbours(access, self.send)
         self.keeper = SimulatedKeeper(host.store, access, identity=identity, links=self)
         self.keeper.load()
@@ -168,10 +219,24 @@ class Process:
         self._turn_within(self.world.choose.uniform(*SOON_S))
 
     def _turn_within(self, delay_s: float) -> None:
-        when = self.world.now + delay_s
+        when = max(self.world.now + delay_s, self._stands_until)
         if when < self._turn_at:
             self._turn_at = when
-            self.world.at(delay_s, partial(self._turn, when))
+            self.world.at(when - self.world.now, partial(self._turn, when))
+
+    def stand(self, for_s: float) -> None:
+        """The keeper waits for its disk."""
+        self._stands_until = self.world.now + for_s
+        self._turn_at = float("inf")
+        self.poke()
+        self._look()
+
+    def _look(self) -> None:
+        """As the thread of heartbeats, which has something to do only then."""
+        if not self.is_over and self.world.now < self._stands_until:
+            self.world.current = self.host.index
+            self._heartbeats.look(self.world.now)
+            self.world.at(BEAT_S / 3, self._look)
 
     def _turn(self, when: float) -> None:
         if self.is_over or when != self._turn_at:
@@ -214,6 +279,19 @@ class Process:
         others = [each for each in members.live(now) if each != self.own]
         return members.has_met_all(now) and all(map(self.neighbours.has_met, others))
 
+    def _wake_engine(self) -> None:
+        delay_s = self.world.choose.uniform(*TURN_S)
+        when = self.world.now + delay_s
+        if when < self._engine_at:
+            self._engine_at = when
+            self.world.at(delay_s, partial(self._turn_engine, when))
+
+    def _turn_engine(self, when: float) -> None:
+        if not self.is_over and when == self._engine_at:
+            self._engine_at = float("inf")
+            self.world.current = self.host.index
+            self.engine.turn()
+
     def _poke_neighbours(self) -> None:
         self._neighbours_within(self.world.choose.uniform(*SOON_S))
 
@@ -237,13 +315,19 @@ class Process:
         if self.phase != "serves":
             self.engine.session_ready(visit, USE_ANOTHER_SERVER)
             return visit
-        answer = visit.answer = self.keeper.connect(client.name, clean)
+        answer = self.keeper.connect(client.name, clean)
 
         def ready(future: Any) -> None:
-            if not future.cancelled():
-                self.engine.session_ready(visit, future.result())
+            reason = SERVER_UNAVAILABLE if future.cancelled() else future.result()
+            self.world.at(
+                self.world.choose.uniform(*TURN_S), lambda: self.engine.session_ready(visit, reason)
+            )
+
+        def refuse() -> None:
+            answer.cancel()
 
         answer.add_done_callback(ready)
+        self.world.at(DECISION_S, refuse)
         return visit
 
     def drain(self) -> None:
@@ -272,6 +356,12 @@ class Process:
             self.world.send(self.host.index, self.world.hosts[to], kind, self.own, to, body)
 
     def broadcast(self, kind: str, body: bytes) -> None:
+        if kind == BEAT:
+            self._heartbeats.say(body)
+        else:
+            self._send_to_all(kind, body)
+
+    def _send_to_all(self, kind: str, body: bytes) -> None:
         for each in self._others():
             self.send(each, kind, body)
 

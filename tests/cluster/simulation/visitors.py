@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ FILTERS = ("a", "b", "+")
 ANSWER_S = ((0.0001, 0.002), (0.0005, 0.03))
 AWAY_S = (0.02, 0.4)
 SETTLED_S = 1.5  # after a CONNECT that began a session
-PATIENCE_S = 3.0  # without CONNACK
+PATIENCE_S = (0.3, 3.0, 3.0, 7.0)  # without CONNACK
 
 
 @dataclass
@@ -55,7 +54,6 @@ class Visit:
         self.process = process
         self.client = client
         self.clean = clean
-        self.answer: Future[int] | None = None  # what its CONNECT waits for
         self.sent: set[int] = set()  # places of messages that went out on it
         self.is_over = False
         self.begun_at = self._last = process.world.now
@@ -71,8 +69,6 @@ class Visit:
         """The broker ends it, or its client."""
         if not self.is_over:
             self.is_over = True
-            if self.answer is not None:
-                self.answer.cancel()
             self.client.on_end(self)
 
 
@@ -100,14 +96,23 @@ class Subscriber:
         if not serving:
             world.at(0.2, self.come_back)
             return
-        process = world.choose.choice(serving)
+        self.connect_to(world.choose.choice(serving), clean=clean)
+
+    def connect_to(self, process: Process, *, clean: bool = False) -> None:
+        """To this node, which serves."""
+        self.leave()
         visit = self.visit = process.connect(self, clean=clean)
-        world.at(PATIENCE_S, lambda: self._give_up(visit))
+        self._world.at(self._world.choose.choice(PATIENCE_S), lambda: self._give_up(visit))
 
     def come_back(self) -> None:
         """If it is away."""
         if self.visit is None:
             self.connect()
+
+    def give_up(self) -> None:
+        """If it waits for CONNACK: it comes again, elsewhere perhaps."""
+        if self.visit is not None:
+            self._give_up(self.visit)
 
     def _give_up(self, visit: Visit) -> None:
         if visit is self.visit and not visit.process.engine.is_here(visit):
@@ -123,8 +128,6 @@ class Subscriber:
         if visit is None:
             return
         visit.is_over = True
-        if visit.answer is not None:
-            visit.answer.cancel()
         if not visit.process.is_over:
             if ends and visit.process.engine.is_here(visit):
                 self._forget()

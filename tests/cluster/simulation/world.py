@@ -34,6 +34,7 @@ class World:
         self.history = History()
         self.cut: set[tuple[int, int]] = set()  # directions, by index of the machines
         self.slow: dict[tuple[int, int], float] = {}  # seconds more, by direction
+        self.broken: dict[tuple[int, int], int] = {}  # how often what was under way was lost, by direction
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._last: dict[tuple[int, int], float] = {}  # when the last message of a link arrives
@@ -58,10 +59,11 @@ class World:
         delay_s = self.choose.uniform(*DELAY_S) + self.slow.get(link, 0.0)
         arrival = max(self.now + delay_s, self._last.get(link, 0.0))
         self._last[link] = arrival
+        connection = self.broken.get(link)
 
         def arrive() -> None:
             broker = self.machines[target].broker
-            if broker is not None and link not in self.cut:
+            if broker is not None and link not in self.cut and self.broken.get(link) == connection:
                 broker.take(source, kind, *body)
 
         self.at(arrival - self.now, arrive)
