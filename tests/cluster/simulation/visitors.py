@@ -40,6 +40,7 @@ class Journal:
     again: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     unquiet: bool = False  # a node died, or was cut off
+    late: list[float] = field(default_factory=list)  # when records were lost, or sent slowly
     clocks_set: bool = False
 
     def wrong(self, kind: str, text: str) -> None:
@@ -167,7 +168,7 @@ class Subscriber:
             journal.wrong("repeated", f"{key} for {self.name}")
         if sent is None or self.topic_filter not in (sent.topic, "+"):
             journal.wrong("phantom", f"{key} for {self.name}")
-        elif sent.acknowledged and sent.acknowledged_at < self._begun_at and not journal.unquiet:
+        elif sent.acknowledged and sent.acknowledged_at < self._begun_at and not self._may_be_late(sent):
             journal.wrong("resurrected", f"{key} for {self.name}, whose session began later")
         journal.taken[self.name].append(key)
         world = self._world
@@ -178,6 +179,11 @@ class Subscriber:
                 journal.answered[self.name][key] = visit.process
 
         world.at(world.choose.uniform(*world.choose.choice(ANSWER_S)), answer)
+
+    def _may_be_late(self, sent: Sent) -> bool:
+        """Whether a node had queued it whose record had not come when the session before ended."""
+        late = any(sent.sent_at <= each <= self._begun_at for each in self._journal.late)
+        return self._journal.unquiet or late
 
 
 class Publisher:
