@@ -59,3 +59,63 @@ async def test_our_own_client_comes_back_by_itself(nodes: Nodes) -> None:
         async with client(one, "bob") as bob:
             await bob.publish("a/1", b"x", qos=1)
         assert await receive(ann) == b"x"
+
+
+async def test_what_was_subscribed_on_one_side_counts_where_the_session_goes_on(nodes: Nodes) -> None:
+    """And what was unsubscribed there does not any more; also without another CONNECT."""
+    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
+    one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))
+    async with client(nodes.brokers["one"], "ann") as ann:
+        await ann.subscribe("gone/#", qos=1)
+        await ann.subscribe("stays/#", qos=1)
+        await until(lambda: home(nodes, "two") == one)
+        await until(lambda: nodes.agree("one", "two"))
+        nodes.links.cut.add(one)
+        await until(lambda: home(nodes, "two") == two, "it is taken over")
+        await ann.subscribe("new/#", qos=2)
+        await ann.unsubscribe("gone/#")
+    nodes.links.cut.clear()
+    await until(lambda: nodes.agree("one", "two"))
+
+    def is_there(name: str) -> bool:
+        return nodes.brokers[name].counters()["subscriptions"] == 2
+
+    await until(lambda: is_there("two"), "the engine of two knows")
+    async with client(nodes.brokers["two"], "bob") as bob:
+        for topic in ("gone/1", "stays/1", "new/1"):
+            await bob.publish(topic, topic.encode(), qos=1)
+    await until(lambda: nodes.count("two", "entry") == 2)
+    assert home(nodes, "two") == two
+    async with client(nodes.brokers["one"], "ann") as ann:
+        assert {await receive(ann), await receive(ann)} == {b"stays/1", b"new/1"}
+
+
+async def test_what_its_client_does_afterwards_counts_more(nodes: Nodes) -> None:
+    """The engine is told once more how it is in the store, when its client has changed it meanwhile."""
+    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
+    one = nodes.keepers["one"].node.incarnation
+    told: list[int | None] = []
+    access = nodes.keepers["two"].telling._access
+    note = access.note_subscription
+
+    def listen(queue: int, topic_filter: bytes, options: int | None, identifier: int) -> None:
+        told.append(options)
+        note(queue, topic_filter, options, identifier)
+
+    nodes.keepers["two"].telling._access = type("Access", (), {"note_subscription": staticmethod(listen)})()
+    for name in ("note_added", "note_removed", "retain"):
+        setattr(nodes.keepers["two"].telling._access, name, getattr(access, name))
+    async with client(nodes.brokers["one"], "ann") as ann:
+        await until(lambda: home(nodes, "two") == one)
+        nodes.links.cut.add(one)
+        await until(lambda: home(nodes, "two") != one, "it is taken over")
+        await ann.subscribe("a/#", qos=1)
+    nodes.links.cut.clear()
+    await until(lambda: told == [1])
+    async with client(nodes.brokers["two"], "ann") as ann:
+        await ann.unsubscribe("a/#")
+        await until(lambda: told == [1, None])
+        await ann.subscribe("a/#", qos=0)
+        await until(lambda: told == [1, None, 0])
+        await ann.unsubscribe("b/#")
+    assert told == [1, None, 0]

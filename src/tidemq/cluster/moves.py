@@ -31,7 +31,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from tidemq.cluster import operations as ops
-from tidemq.cluster.adoption import LATE_S, Adoption, Mark
+from tidemq.cluster.adoption import LATE_S, Adoption
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.forms import decode, encode
 from tidemq.cluster.links import Links
@@ -42,6 +42,7 @@ from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession
 from tidemq.cluster.orphans import TOOK, Orphans
 from tidemq.cluster.rows import Session
 from tidemq.cluster.sessions import connect
+from tidemq.cluster.sharing import Sharing
 from tidemq.cluster.vectors import covers
 from tidemq.errors import ClusterError
 from tidemq.store import Store
@@ -110,9 +111,7 @@ class Moves:
         self._early: dict[tuple[str, int], None] = {}  # questions about such, and who asks
         self._lingering: dict[str, tuple[float, int]] = {}  # sessions to forget, from when on, for whom
         self._owing: dict[str, int] = {}  # those that are about to be forgotten, and whom to tell
-        self._shared_until: dict[str, float] = {}  # sessions that came, while others may add to them
-        self._sharing: deque[tuple[float, str]] = deque()  # the same in the order of time
-        self._marks: dict[str, list[Mark]] = {}  # what had been taken for them elsewhere when they came
+        self._sharing = Sharing(node.moving)
         self.orphans = Orphans(
             node,
             links,
@@ -171,7 +170,7 @@ class Moves:
             self._tell_done(now)
         self._release_handed(now)
         self._remind(now)
-        self._forget_shared(now)
+        self._sharing.advance(now)
         self.orphans.advance(now, pauses=pauses)
 
     def _due(self) -> Iterator[str]:
@@ -212,7 +211,7 @@ class Moves:
             if self._handed.pop(client, None) is not None:  # nobody has come for it
                 self._lingering.pop(client, None)  # of a word that came before the record of it
                 self._access.take_back(client.encode())
-                self._share(client, self._doubles_s)
+                self._sharing.begin(client, self._doubles_s)
             if coming.clean:
                 self._finish(client, 0)
             else:
@@ -267,7 +266,7 @@ class Moves:
     def _take(self, client: str, coming: Coming, session: Session) -> None:
         if self._conversion.epoch(client) is not None:
             if client in self._handed:
-                coming.before = self._marks.get(client, [])
+                coming.before = self._sharing.marks(client)
             self._release(client)  # it is taken when the engine has forgotten what is left of it
             return
         asked = coming.yielded is not None or session.row.home == self._node.incarnation
@@ -289,8 +288,8 @@ class Moves:
         self.counts["cluster_sessions_taken" if asked else "cluster_sessions_taken_over"] += 1
         marks = coming.marks if coming.before is None else coming.before
         if coming.yielded is not None:
-            self._share(client, self._doubles_s)
-            self._marks[client] = marks
+            self._sharing.begin(client, self._doubles_s)
+            self._sharing.note_marks(client, marks)
         coming.taken = True
         if not self._adoption.adopt(
             client,
@@ -446,7 +445,7 @@ class Moves:
         if here and epoch is not None and session is not None and session.row.epoch == epoch:
             self._handed[client] = handed = Handed(time.monotonic(), set(askers))
             self._reminders.append((handed.at + REMIND_S, client, handed))
-            self._share(client, inf)
+            self._sharing.begin(client, inf)
             self.counts["cluster_sessions_handed_over"] += 1
             self._left.append((client, place, askers))
         else:
@@ -485,9 +484,7 @@ class Moves:
         waits = self._owing.pop(client, None)
         if waits is not None:
             self._tell_gone(client, waits)
-        self._node.moving.discard(client)
-        self._shared_until.pop(client, None)
-        self._marks.pop(client, None)
+        self._sharing.end(client)
         self._conversion.forget_session(client)
         self._changed.append(client)
 
@@ -509,7 +506,7 @@ class Moves:
         CONNECT was answered a moment ago would begin a new one, and is refused meanwhile.
         """
         self._handed[client] = Handed()
-        if session is None or not self._access.release(client.encode(), keep=True):
+        if session is None or not self._access.lose(client.encode()):
             self._release(client)
             return
         self._askers[client] = set()
@@ -578,23 +575,8 @@ class Moves:
         session = self._node.rows.sessions.get(client, None)
         is_here = session is not None and session.row.epoch == self._conversion.epoch(client)
         if is_here and not (client in self._handed or client in self._come or client in self._coming):
-            self._share(client, self._doubles_s)
+            self._sharing.begin(client, self._doubles_s)
             self._has_come(client, source)
-
-    def _share(self, client: str, for_s: float) -> None:
-        """For so long another node may add the same messages for this session."""
-        self._node.moving.add(client)
-        until = self._shared_until[client] = time.monotonic() + for_s
-        if for_s != inf:
-            self._sharing.append((until, client))
-
-    def _forget_shared(self, now: float) -> None:
-        while self._sharing and self._sharing[0][0] <= now:
-            until, client = self._sharing.popleft()
-            if self._shared_until.get(client) == until:
-                del self._shared_until[client]
-                self._marks.pop(client, None)
-                self._node.moving.discard(client)
 
     def _bring(self, client: str) -> None:
         self._coming.setdefault(client, Coming(time.monotonic())).stays = True

@@ -320,6 +320,9 @@ class Engine:
 
     # --- sessions that come and go -----------------------------------------------------------------
 
+    def lose(self, client: bytes) -> bool:
+        return self.release(client, keep=True)
+
     def release(self, client: bytes, *, keep: bool = False) -> bool:
         name = client.decode()
         if name not in self._sessions and not self._removing[name]:

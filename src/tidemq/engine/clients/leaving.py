@@ -32,7 +32,7 @@ from cython.cimports.tidemq.engine.link.output import doom
 from cython.cimports.tidemq.engine.queues.received_identifiers import store_all_received
 from cython.cimports.tidemq.engine.queues.sessions import Found, end_session, find_session, forget_session
 from cython.cimports.tidemq.engine.state.client import Connection, Session
-from cython.cimports.tidemq.engine.state.departure import HAND_OVER, TAKE_BACK
+from cython.cimports.tidemq.engine.state.departure import HAND_OVER, LOSE, TAKE_BACK
 from cython.cimports.tidemq.engine.state.mail import MAIL_RELEASE, Mail
 from cython.cimports.tidemq.engine.state.section import RECORD_LEFT, Record
 from cython.cimports.tidemq.wire.protocol import FAULT_NONE, RC_SESSION_TAKEN_OVER, RC_USE_ANOTHER_SERVER
@@ -95,7 +95,7 @@ def _release(r, client_id, how):
         return False
     place: uint64_t = s.outbox.tail
     store_all_received(r, s)
-    if how == HAND_OVER:
+    if how in (HAND_OVER, LOSE):
         s.handed = True
     else:
         forget_session(r, s)

@@ -63,7 +63,7 @@ from cython.cimports.tidemq.engine.journal.journal import (
 from cython.cimports.tidemq.engine.link.mail import new_letter, new_mail, post_directly
 from cython.cimports.tidemq.engine.queues.queueing import free_rows
 from cython.cimports.tidemq.engine.state.arrival import Arrival
-from cython.cimports.tidemq.engine.state.departure import FORGET, HAND_OVER, TAKE_BACK
+from cython.cimports.tidemq.engine.state.departure import FORGET, HAND_OVER, LOSE, TAKE_BACK
 from cython.cimports.tidemq.engine.state.mail import (
     MAIL_ADDED,
     MAIL_ADOPT,
@@ -299,6 +299,12 @@ class StoreAccess:
         ``keep``: it is handed over, and goes on to take what comes for it until it is released.
         """
         return self._send_away(client_id, HAND_OVER if keep else FORGET)
+
+    def lose(self, client_id: bytes) -> bool:
+        """Another node has taken a session, and its client did not come there: as `release` with ``keep``, but
+        the client is to come again (5.0: 0x9C).
+        """
+        return self._send_away(client_id, LOSE)
 
     def take_back(self, client_id: bytes) -> None:
         """A session that was handed over, and that nobody has taken, is its client's again. A client that is
