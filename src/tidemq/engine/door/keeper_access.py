@@ -301,8 +301,8 @@ class StoreAccess:
         return self._send_away(client_id, HAND_OVER if keep else FORGET)
 
     def lose(self, client_id: bytes) -> bool:
-        """Another node has taken a session, and its client did not come there: as `release` with ``keep``, but
-        the client is to come again (5.0: 0x9C).
+        """Another node has taken a session, and its client did not come there: as `release` with ``keep``,
+        but the client is to come again (5.0: 0x9C).
         """
         return self._send_away(client_id, LOSE)
 
