@@ -11,6 +11,5 @@ cdef void _disconnect_client(Reactor* r, Mail* mail) noexcept nogil
 cdef void _subscribe(Reactor* r, Mail* mail) noexcept nogil
 cdef void _take_topic_rules(Reactor* r, Mail* mail) noexcept nogil
 cdef void _take_rows(Reactor* r, Mail* mail) noexcept nogil
-cdef void _take_subscription(Reactor* r, Mail* mail) noexcept nogil
 cdef void _stop(Reactor* r) noexcept nogil
 cdef void _free_letter(Reactor* r, Mail* mail) noexcept nogil

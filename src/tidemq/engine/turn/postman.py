@@ -99,7 +99,6 @@ from cython.cimports.tidemq.engine.state.mail import (
 )
 from cython.cimports.tidemq.engine.state.section import Section, StoredRows
 from cython.cimports.tidemq.engine.turn.arriving import accept_arrived, begin_settling
-from cython.cimports.tidemq.wire.protocol import Span
 
 
 def _adopt(r, mail):
@@ -179,7 +178,9 @@ def _take_topic_rules(r, mail):
 
 
 def _take_rows(r, mail):
-    """Rows that the store found for a queue, which may be gone by now, or that all have been found."""
+    """Rows that the store found for a queue, which may be gone by now, or that all have been found; or a
+    subscription of its session.
+    """
     rows: cython.pointer[StoredRows] = cython.cast(cython.pointer[StoredRows], mail.pointer)
     if not r.sessions.count(mail.number) or r.sessions[mail.number].stored == cython.NULL:
         if rows != cython.NULL:
@@ -192,7 +193,16 @@ def _take_rows(r, mail):
     if mail.kind == MAIL_REMOVED:
         forget_rows(r, s, rows)
         return
-    if mail.kind == MAIL_ALL_CAME:
+    if mail.kind == MAIL_SUBSCRIPTION:
+        note_subscription(
+            r,
+            s,
+            span_of(mail.letter.text),
+            mail.offered,
+            mail.reason,
+            cython.cast(uint32_t, mail.token),
+        )
+    elif mail.kind == MAIL_ALL_CAME:
         s.stored.older_may_come = False
     elif mail.kind == MAIL_ADDED:
         note_added(r, s, rows)
@@ -205,14 +215,6 @@ def _take_rows(r, mail):
     elif s.connection != cython.NULL:
         send_waiting(r, s)
         look_at_room(r, s)
-
-
-def _take_subscription(r, mail):
-    """Of a session that may be gone by now."""
-    if r.sessions.count(mail.number):
-        filter: Span = span_of(mail.letter.text)
-        identifier: uint32_t = cython.cast(uint32_t, mail.token)
-        note_subscription(r, r.sessions[mail.number], filter, mail.offered, mail.reason, identifier)
 
 
 def _stop(r):
@@ -299,10 +301,16 @@ def handle_mail(r, mail):
     elif kind == MAIL_FAILED:
         holds(mail.number > r.failures, b"postman: failures of the store are counted upwards")
         r.failures = mail.number
-    elif kind in (MAIL_ROWS, MAIL_EXPIRED, MAIL_REMOVED, MAIL_ADDED, MAIL_TAKEN, MAIL_ALL_CAME):
+    elif kind in (
+        MAIL_ROWS,
+        MAIL_EXPIRED,
+        MAIL_REMOVED,
+        MAIL_ADDED,
+        MAIL_TAKEN,
+        MAIL_ALL_CAME,
+        MAIL_SUBSCRIPTION,
+    ):
         _take_rows(r, mail)
-    elif kind == MAIL_SUBSCRIPTION:
-        _take_subscription(r, mail)
     elif kind == MAIL_RELEASE:
         release_session(r, mail.letter.text, mail.reason)
     elif kind == MAIL_ADOPT:
