@@ -19,7 +19,7 @@ from waiting import WAIT_S
 
 from tidemq.config import Config
 from tidemq.errors import StoreError
-from tidemq.store import FAMILIES, FORMAT, MemoryStore, Store
+from tidemq.store import FAMILIES, FORMAT, FreezableStore, MemoryStore, Store
 from tidemq.store.rocksdb import make_rocksdb_store
 from tidemq.store.sqlite import make_sqlite_store
 
@@ -214,3 +214,48 @@ def test_a_directory_that_cannot_be_made_is_a_store_error(engine: str, tmp_path:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be used"):
         make_store(engine, tmp_path / "file/data").open()
+
+
+def test_what_is_frozen_stays_as_it_was(store: Store, engine: str) -> None:
+    """On whatever thread it is read, and however many rows there are."""
+    assert isinstance(store, FreezableStore)
+    before = [(b"k%05d" % number, b"v%d" % number) for number in range(2000)]
+    store.write([("queue", *row) for row in before], sync=False)
+    store.write([("retained", b"t", b"before")], sync=False)
+    frozen = store.freeze()
+    store.write(
+        [("queue", b"k00000", b"changed"), ("queue", b"k00001", None), ("retained", b"t", None)], sync=True
+    )
+    store.write([("queue", b"k00001x", b"new"), ("queue", b"z", b"new")], sync=True)
+    if engine == "rocksdb":  # SQLite waits for who reads
+        store.compact()
+    found: list[object] = []
+
+    def read() -> None:
+        found.append(list(frozen.scan("queue")))
+        found.append(list(frozen.scan("queue", b"k0001", b"k00015")))
+        found.append(frozen.get_many("retained", [b"t", b"u"]))
+        found.append(frozen.get("queue", b"k00001"))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join(WAIT_S)
+    assert found == [before, before[16:20], [b"before", None], b"v1"]
+    assert store.get("queue", b"k00001") is None
+    frozen.close()
+    frozen.close()
+    with pytest.raises(StoreError):
+        frozen.get("queue", b"k00000")
+
+
+def test_a_store_that_is_closed_ends_what_was_frozen_of_it(store: Store) -> None:
+    """It could not be opened again otherwise."""
+    assert isinstance(store, FreezableStore)
+    store.write([("queue", b"k%d" % number, b"") for number in range(2000)], sync=True)
+    rows = store.freeze().scan("queue")
+    next(rows)
+    store.close()
+    with pytest.raises(StoreError):
+        list(rows)
+    assert store.open() == []
+    assert len(list(store.scan("queue"))) == 2000

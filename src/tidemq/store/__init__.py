@@ -3,7 +3,17 @@
 The engines are modules of their own, `rocksdb` and `sqlite`, so that only the one in use is loaded.
 """
 
-from tidemq.store.interface import FAMILIES, FORMAT, FORMAT_KEY, CopyableStore, Row, Store, Write
+from tidemq.store.interface import (
+    FAMILIES,
+    FORMAT,
+    FORMAT_KEY,
+    CopyableStore,
+    FreezableStore,
+    Frozen,
+    Row,
+    Store,
+    Write,
+)
 from tidemq.store.memory import MemoryStore, make_memory_store
 
 __all__ = [
@@ -11,6 +21,8 @@ __all__ = [
     "FORMAT",
     "FORMAT_KEY",
     "CopyableStore",
+    "FreezableStore",
+    "Frozen",
     "MemoryStore",
     "Row",
     "Store",

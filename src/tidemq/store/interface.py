@@ -103,6 +103,36 @@ class CopyableStore(Store, Protocol):
         """Makes a data directory of what it holds, durably, in an empty folder; StoreError when it cannot."""
 
 
+class Frozen(Protocol):
+    """What a store held at one moment. For any thread, while the store goes on. StoreError where it cannot be
+    read, or the store has been closed meanwhile.
+    """
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """As in `Store`."""
+
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """As in `Store`."""
+
+    def scan(self, family: str, prefix: bytes = b"", after: bytes = b"") -> Iterator[Row]:
+        """As in `Store`."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither it nor the store has been closed."""
+
+    def close(self) -> None:
+        """Until then the store keeps what was deleted since; may be called twice."""
+
+
+@runtime_checkable
+class FreezableStore(Store, Protocol):
+    """A store that goes on while what it held at one moment is read."""
+
+    def freeze(self) -> Frozen:
+        """What it holds now. On the thread that uses the store; it takes microseconds."""
+
+
 def check_format(store: Store, path: Path, formats: Collection[bytes]) -> None:
     """Marks a new store below `path` with this version's format. StoreError where it has one that is not
     among `formats`; it says what to do.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from rocksdict import (
     DBRecoveryMode,
     Options,
     Rdict,
+    RdictIter,
     ReadOptions,
     WriteBatch,
     WriteOptions,
@@ -70,6 +72,56 @@ log = logging.getLogger("tidemq.store")
 T = TypeVar("T")
 
 
+class FrozenRocksDB:
+    """As `Frozen`: an iterator over each family, all made at one moment, which is what they show. (That of a
+    `Snapshot` of `rocksdict` 0.3.29 shows what is there when it is made.) Tables and memtables of that moment
+    stay meanwhile. The iterators keep the database open, so nothing may refer to them after `close`.
+    """
+
+    def __init__(self, families: Mapping[str, RdictIter]) -> None:
+        self._families = dict(families)
+        self._lock = threading.Lock()  # over each read: who closes waits for it
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be read."""
+        return bool(self._families)
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """As in `Store`."""
+        return self.get_many(family, [key])[0]
+
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """As in `Store`."""
+        return self._read(family, partial(_find_each, keys=keys))
+
+    def scan(self, family: str, prefix: bytes = b"", after: bytes = b"") -> Iterator[Row]:
+        """As in `Store`."""
+        end = prefix_end(prefix)
+        start = max(prefix, after + b"\0") if after else prefix
+        whole = False
+        while not whole:
+            page, whole = self._read(family, partial(_go_on, start=start, end=end))
+            if page:
+                start = page[-1][0] + b"\0"
+            yield from page
+
+    def close(self) -> None:
+        """As in `Frozen`."""
+        with self._lock:
+            self._families.clear()
+
+    def _read(self, family: str, read: Callable[[RdictIter], T]) -> T:
+        with self._lock:
+            if not self._families:
+                raise StoreError("the store was closed, or what was frozen of it")
+            try:
+                return read(self._families[family])
+            except Exception as error:  # noqa: BLE001 - rocksdict has no class of its own
+                failure = explain("the store cannot be read", error)
+        raise failure  # without the error, whose traceback refers to the iterator
+
+
 class RocksDBStore:
     """Keeps rows in RocksDB below a data directory. `strict` refuses to open what is damaged;
     `formats` are those of rows that it opens.
@@ -91,6 +143,7 @@ class RocksDBStore:
         self._lengths: dict[int, int] = {}  # of logs, by number: as far as they are on the disk
         self._failure: StoreError | None = None  # of the last write: the database must be opened anew
         self._damaged: set[int] = set()  # numbers of tables that could not be read
+        self._frozen: list[FrozenRocksDB] = []  # some may be closed
         self.counts = Counter(dict.fromkeys(DAMAGE_COUNTERS, 0))  # among the broker's
 
     def open(self) -> list[str]:
@@ -173,6 +226,18 @@ class RocksDBStore:
             self._directory.copy_names_to(folder)
         except Exception as error:
             raise self._explain("the store cannot be copied", error) from error
+
+    def freeze(self) -> FrozenRocksDB:
+        """An iterator over each family; nobody writes meanwhile, so they show one moment."""
+        self._opened()
+        options = ReadOptions()
+        options.fill_cache(False)  # type: ignore[call-arg]  # the stub has no argument
+        try:
+            frozen = FrozenRocksDB({name: each.iter(options) for name, each in self._families.items()})
+        except Exception as error:
+            raise self._explain("the store cannot be read", error) from error
+        self._frozen = [*(each for each in self._frozen if each.is_open), frozen]
+        return frozen
 
     def compact(self) -> None:
         """Rewrites every table without deleted rows; holds the GIL meanwhile."""
@@ -290,6 +355,9 @@ class RocksDBStore:
 
     def _close_database(self) -> None:
         """Each family keeps the database open, and the traceback of an error may keep a family."""
+        for frozen in self._frozen:
+            frozen.close()
+        self._frozen.clear()
         opened = [*self._families.values(), *([] if self._database is None else [self._database])]
         self._database = None
         self._families.clear()
@@ -435,6 +503,36 @@ def _read_page(family: Rdict, start: bytes, options: ReadOptions) -> tuple[list[
         return rows, True
     finally:
         del found, valid, key, value, step
+
+
+def _go_on(found: RdictIter, start: bytes, end: bytes | None) -> tuple[list[Row], bool]:
+    """Rows from `start` on and before `end`, and whether that is all of them."""
+    valid, key, value, step = found.valid, found.key, found.value, found.next
+    rows: list[Row] = []
+    size = 0
+    found.seek(start)
+    while valid():
+        name = key()
+        if end is not None and name >= end:
+            return rows, True
+        if len(rows) == PAGE_ROWS or size >= PAGE_BYTES:
+            return rows, False
+        rows.append((name, value()))
+        size += len(rows[-1][1])
+        step()
+    found.status()
+    return rows, True
+
+
+def _find_each(found: RdictIter, keys: Sequence[bytes]) -> list[bytes | None]:
+    values: list[bytes | None] = []
+    for key in keys:
+        found.seek(key)
+        there = found.valid() and found.key() == key
+        values.append(found.value() if there else None)
+        if not there:
+            found.status()
+    return values
 
 
 def _apply(database: Rdict, prepared: WriteBatch, options: WriteOptions) -> bool:

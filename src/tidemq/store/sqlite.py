@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -34,6 +35,47 @@ log = logging.getLogger("tidemq.store")
 T = TypeVar("T")
 
 
+class FrozenSQLite:
+    """As `Frozen`: a connection in a transaction that only reads."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database: sqlite3.Connection | None = database
+        self._lock = threading.Lock()  # over each read: who closes waits for it
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be read."""
+        return self._database is not None
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """As in `Store`."""
+        return self.get_many(family, [key])[0]
+
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """As in `Store`."""
+        return _get_many(self._read, family, keys)
+
+    def scan(self, family: str, prefix: bytes = b"", after: bytes = b"") -> Iterator[Row]:
+        """As in `Store`."""
+        return _scan(self._read, family, prefix, after)
+
+    def close(self) -> None:
+        """As in `Frozen`."""
+        with self._lock:
+            if self._database is not None:
+                self._database.close()
+            self._database = None
+
+    def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        with self._lock:
+            if self._database is None:
+                raise StoreError("the store was closed, or what was frozen of it")
+            try:
+                return read(self._database)
+            except sqlite3.Error as error:
+                raise explain("the store cannot be read", error) from error
+
+
 class SQLiteStore:
     """Keeps rows in a SQLite file below a data directory. `strict` refuses to open what is damaged;
     `formats` are those of rows that it opens.
@@ -49,6 +91,7 @@ class SQLiteStore:
         self._synced = Frames()  # of the log
         self.counts = Counter(dict.fromkeys(DAMAGE_COUNTERS, 0))  # among the broker's
         self._failure: StoreError | None = None  # of the last write: the database must be opened anew
+        self._frozen: list[FrozenSQLite] = []  # some may be closed
         self._damaged = False  # the file has a page that could not be read
         self._unmended = False  # and what can be read of it could not be copied
 
@@ -99,27 +142,11 @@ class SQLiteStore:
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of many keys, in their order."""
-        table = _table(family)
-        found: dict[bytes, bytes] = {}
-        for start in range(0, len(keys), KEYS_MAX):
-            some = keys[start : start + KEYS_MAX]
-            query = f"SELECT key, value FROM {table} WHERE key IN ({','.join('?' * len(some))})"
-            found.update(self._read(partial(_fetch_all, query=query, values=some)))
-        return [found.get(key) for key in keys]
+        return _get_many(self._read, family, keys)
 
     def scan(self, family: str, prefix: bytes = b"", after: bytes = b"") -> Iterator[Row]:
         """Keys that start with `prefix` and come after `after`, in order."""
-        end = prefix_end(prefix)
-        bounds = [] if end is None else [end]
-        before_end = "AND key < ?" if bounds else ""
-        query = f"SELECT key, value FROM {_table(family)} WHERE key >= ? {before_end} ORDER BY key"
-        start = max(prefix, after + b"\0") if after else prefix
-        whole = False
-        while not whole:
-            page, whole = self._read(partial(_fetch_page, query=query, values=[start, *bounds]))
-            if page:
-                start = page[-1][0] + b"\0"
-            yield from page
+        return _scan(self._read, family, prefix, after)
 
     def size_bytes(self) -> int:
         """The sizes of the file and its log."""
@@ -140,6 +167,20 @@ class SQLiteStore:
             raise self._explain("the store cannot be copied", error) from error
         except OSError as error:
             raise explain("the store cannot be copied", error) from error
+
+    def freeze(self) -> FrozenSQLite:
+        """The log keeps what is written meanwhile, and is copied into the file later."""
+        self._opened()
+        try:
+            database = sqlite3.connect(self._file, isolation_level=None, check_same_thread=False)
+            database.execute("PRAGMA query_only=1")
+            database.execute("BEGIN")
+            database.execute(f"SELECT 1 FROM {_table(FAMILIES[0])} LIMIT 1").fetchone()  # it begins with this
+        except sqlite3.Error as error:
+            raise self._explain("the store cannot be read", error) from error
+        frozen = FrozenSQLite(database)
+        self._frozen = [*(each for each in self._frozen if each.is_open), frozen]
+        return frozen
 
     def compact(self) -> None:
         """Rewrites the file without the room of deleted rows."""
@@ -343,6 +384,9 @@ class SQLiteStore:
             raise self._explain(f"the store in {self._directory.path} cannot be opened", error) from error
 
     def _close_database(self) -> None:
+        for frozen in self._frozen:
+            frozen.close()
+        self._frozen.clear()
         database, self._database = self._database, None
         if database is None:
             return
@@ -435,6 +479,33 @@ def _apply(database: sqlite3.Connection, written: Mapping[str, Mapping[bytes, by
 
 def _fetch_all(database: sqlite3.Connection, query: str, values: Sequence[bytes]) -> list[Row]:
     return database.execute(query, values).fetchall()
+
+
+Reads = Callable[[Callable[[sqlite3.Connection], Any]], Any]
+
+
+def _get_many(read: Reads, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+    table = _table(family)
+    found: dict[bytes, bytes] = {}
+    for start in range(0, len(keys), KEYS_MAX):
+        some = keys[start : start + KEYS_MAX]
+        query = f"SELECT key, value FROM {table} WHERE key IN ({','.join('?' * len(some))})"
+        found.update(read(partial(_fetch_all, query=query, values=some)))
+    return [found.get(key) for key in keys]
+
+
+def _scan(read: Reads, family: str, prefix: bytes, after: bytes) -> Iterator[Row]:
+    end = prefix_end(prefix)
+    bounds = [] if end is None else [end]
+    before_end = "AND key < ?" if bounds else ""
+    query = f"SELECT key, value FROM {_table(family)} WHERE key >= ? {before_end} ORDER BY key"
+    start = max(prefix, after + b"\0") if after else prefix
+    whole = False
+    while not whole:
+        page, whole = read(partial(_fetch_page, query=query, values=[start, *bounds]))
+        if page:
+            start = page[-1][0] + b"\0"
+        yield from page
 
 
 def _fetch_page(database: sqlite3.Connection, query: str, values: Sequence[bytes]) -> tuple[list[Row], bool]:
