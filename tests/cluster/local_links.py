@@ -9,7 +9,7 @@ from typing import Any
 
 from waiting import until
 
-from tidemq.broker.clustering import ClusterFigures
+from tidemq.broker.clustering import ClusterFigures, VerifyFigures
 from tidemq.cluster.identity import Identity
 from tidemq.cluster.keeping import ClusterKeeper
 from tidemq.engine import Engine, StoreAccess
@@ -166,6 +166,13 @@ class LocalCluster:
     async def forget(self, who: str) -> str:
         assert self.keeper is not None
         return await asyncio.wrap_future(self.keeper.forget(who))
+
+    async def verify(self, wait_s: float) -> VerifyFigures:
+        assert self.keeper is not None
+        return await asyncio.wrap_future(self.keeper.verifying.begin(wait_s))
+
+    def verification(self) -> VerifyFigures | None:
+        return self.keeper.verifying.figures() if self.keeper is not None else None
 
     def problems(self) -> list[str]:
         return []

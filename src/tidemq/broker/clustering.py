@@ -72,6 +72,32 @@ class DrainFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class ComparedNode:
+    """A node whose rows were compared, and, where a row differs, what it has of that."""
+
+    name: str
+    incarnation: str  # 16 hexadecimal digits
+    has: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyFigures:
+    """A comparison of all nodes' rows. `text`: what is being done, or what came out. `rows`: read until now,
+    on all nodes; `looks`: how often some were looked at. `kind` and `what`: of the first row that differs.
+    `left_out`: members that were not there.
+    """
+
+    outcome: Literal["running", "equal", "different", "unknown"]
+    text: str
+    nodes: Sequence[ComparedNode]
+    left_out: Sequence[str]
+    rows: int = 0
+    looks: int = 1
+    kind: str = ""
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterFigures:
     """A cluster as one of its nodes sees it. `degraded`: what is not as it should be, in words; `drain`: of
     this node; None: it stays.
@@ -121,6 +147,14 @@ class Clustering(Protocol):
 
     async def forget(self, who: str) -> str:
         """A node is gone for good, by its name or incarnation; gives both. ClusterError: it may not be."""
+
+    async def verify(self, wait_s: float) -> VerifyFigures:
+        """Begins to compare the rows of all nodes that are there. `wait_s`: for those that have not applied
+        the same. ClusterError where they are being compared, or there is nobody to compare with.
+        """
+
+    def verification(self) -> VerifyFigures | None:
+        """How far that is, or what came out; None: nothing was compared."""
 
     def problems(self) -> Sequence[str]:
         """What the node does not do as it should, in words."""

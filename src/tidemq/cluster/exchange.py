@@ -63,7 +63,7 @@ class Exchange:
         self._applied_by: dict[int, int] = {}  # the last record of this node that others have, by node
         self.counts: Counter[str] = Counter()
         self.troubles = Troubles()
-        self._acts: dict[str, Callable[[int, bytes], list[Record]]] = {
+        self.acts: dict[str, Callable[[int, bytes], list[Record]]] = {
             BEAT: self._hear_beat,
             RECORDS: self._hear_records,
             APPLIED: self._hear_applied,
@@ -77,7 +77,7 @@ class Exchange:
         applied for it.
         """
         self._now, self._late_s = now, late_s
-        act = self._acts.get(kind)
+        act = self.acts.get(kind)
         try:
             if act is None:
                 raise ClusterError(f"{source:016x} sends messages of the kind {kind!r}, unknown here")

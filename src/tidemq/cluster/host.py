@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidemq.broker.clustering import ClusterFigures, DrainFigures
+from tidemq.broker.clustering import ClusterFigures, DrainFigures, VerifyFigures
 from tidemq.cluster.connections import copies_of, unreached
 from tidemq.cluster.counters import CLUSTER_COUNTERS
 from tidemq.cluster.exchange import BEAT
@@ -251,6 +251,15 @@ class ClusterHost:
         """As in `Clustering`."""
         assert self.keeper is not None
         return await asyncio.wrap_future(self.keeper.forget(who))
+
+    async def verify(self, wait_s: float) -> VerifyFigures:
+        """As in `Clustering`."""
+        assert self.keeper is not None
+        return await asyncio.wrap_future(self.keeper.verifying.begin(wait_s))
+
+    def verification(self) -> VerifyFigures | None:
+        """As in `Clustering`."""
+        return self.keeper.verifying.figures() if self.keeper is not None else None
 
     def problems(self) -> Sequence[str]:
         """As in `Clustering`."""

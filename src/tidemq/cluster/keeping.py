@@ -41,6 +41,7 @@ from tidemq.cluster.stored_rows import StoredRows
 from tidemq.cluster.stored_tables import FAMILY
 from tidemq.cluster.survey import Survey
 from tidemq.cluster.telling import Telling
+from tidemq.cluster.verifying import Verifying
 from tidemq.errors import ClusterError, StoreError
 from tidemq.store import Store, Write
 from tidemq.store.interface import Row
@@ -107,6 +108,7 @@ class ClusterKeeper(Keeper):
         self.rejoins = (self._store.get(FAMILY, NEW_REJOINS) or b"").decode().split()
         self._open()
         self._giver = Giver(self._store, self._data)
+        self.verifying = Verifying(self._store, self._links, self.ask)
         if self._store.get(FAMILY, UNFINISHED) is not None:
             self._store.write([*removal(self._store), (FAMILY, UNFINISHED, None)], sync=True)
         incarnation = int.from_bytes(self._store.get("meta", b"incarnation") or b"")
@@ -196,6 +198,7 @@ class ClusterKeeper(Keeper):
         self.exchange = Exchange(
             self.node, self.promises, self._links, self._giver, time.time_ns, time.monotonic()
         )
+        self.verifying.attach(self.node, self.exchange)
         self.moves = Moves(
             self.node, self.conversion, self._store, self._access, self._links, self._write, time.monotonic()
         )

@@ -1,0 +1,187 @@
+"""What is compared, and when it is a difference: nodes whose stores are as a test says, at each moment."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from tidemq.cluster import comparison, witness
+from tidemq.cluster.comparable_rows import KINDS, RETAINED, SESSIONS, ComparableRows
+from tidemq.cluster.comparison import Comparison, Outcome
+from tidemq.cluster.digests import (
+    CUT,
+    FREEZE,
+    Part,
+    Question,
+    cut,
+    parse_part,
+    parse_question,
+    ranges_that_differ,
+)
+from tidemq.cluster.forms import encode
+from tidemq.errors import ClusterError
+from tidemq.store import MemoryStore
+
+Moments = list[tuple[Mapping[int, int], Mapping[str, bytes]]]
+"""Of one node: what it has applied, and what is retained."""
+
+
+class FrozenMemory(MemoryStore):
+    """As `Frozen`."""
+
+    is_open = True
+
+
+def store_of(vector: Mapping[int, int], retained: Mapping[str, bytes]) -> FrozenMemory:
+    store = FrozenMemory()
+    store.open()
+    for incarnation, number in vector.items():
+        store.write(
+            [("cluster", b"a" + encode("Q", incarnation), encode("Q", number) + bytes(16))], sync=True
+        )
+    for topic, message in retained.items():
+        stamp = bytes(8) + message[:1].rjust(8, b"\0")
+        store.write([("retained", topic.encode(), stamp + message)], sync=True)
+        store.write([("cluster", b"t" + encode("text", topic), stamp + bytes(16) + b"\1")], sync=True)
+    return store
+
+
+class Script:
+    """Answers as nodes do that have these moments, one after the other; the last one stays."""
+
+    def __init__(self, *nodes: Moments) -> None:
+        self._left = {number: list(moments) for number, moments in enumerate(nodes, 1)}
+        self._now: dict[int, witness.Moment] = {}
+        self.freezes = 0
+
+    def __call__(self, questions: Mapping[int, Question]) -> dict[int, bytes]:
+        if any(each.act == FREEZE for each in questions.values()):
+            self.freezes += 1
+            for node in questions:
+                left = self._left[node]
+                store = store_of(*(left.pop(0) if len(left) > 1 else left[0]))
+                self._now[node] = witness.Moment(0, questions[node], store, print)
+        return {node: self._now[node].read(parse_question(each.encode())) for node, each in questions.items()}
+
+
+def run(*nodes: Moments, wait_s: float = 10.0) -> Outcome:
+    """Time goes on only where it is slept."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    script = Script(*nodes)
+    numbers = range(1, len(nodes) + 1)
+    return Comparison(numbers, script, wait_s=wait_s, clock=lambda: now[0], sleep=sleep).run()
+
+
+OLD, NEW = {"t": b"old"}, {"t": b"new"}
+
+
+def climbing(count: int) -> list[Mapping[int, int]]:
+    return [{1: 10 + number} for number in range(count)]
+
+
+def test_what_differs_where_all_have_applied_the_same_is_a_difference() -> None:
+    outcome = run([({1: 5}, OLD)], [({1: 5}, NEW)])
+    assert outcome.difference is not None
+    assert (outcome.difference.what, outcome.looks) == ("topic t", 1)
+
+
+def test_who_is_behind_is_waited_for() -> None:
+    outcome = run([({1: 5}, NEW)], [({1: 4}, OLD), ({1: 4}, OLD), ({1: 5}, NEW)])
+    assert outcome == Outcome(looks=1)
+
+
+def test_who_stays_behind_leaves_it_open() -> None:
+    outcome = run([({1: 5}, NEW)], [({1: 4}, OLD)])
+    assert outcome.difference is None
+    assert outcome.undecided == (
+        "1 rows differ, perhaps by what is still on its way; the first is retained message of topic t"
+    )
+
+
+def test_what_comes_later_was_on_its_way() -> None:
+    """Node 2 is always a record behind."""
+    one: Moments = [(each, OLD if each[1] < 12 else NEW) for each in climbing(30)]
+    two: Moments = [({1: each[1] - 1}, OLD if each[1] < 13 else NEW) for each in climbing(30)]
+    outcome = run(one, two)
+    assert (outcome.difference, outcome.undecided) == (None, "")
+    one = [(each, OLD if each[1] < 12 else NEW) for each in climbing(30)]
+    assert one[4][1] == NEW
+    late: Moments = [({1: each[1] - 1}, OLD if each[1] < 17 else NEW) for each in climbing(30)]
+    outcome = run(one, late)
+    assert (outcome.difference is None, outcome.undecided) == (False, ""), "it was not on its way any more"
+
+
+def test_what_stays_different_under_load_is_a_difference() -> None:
+    one: Moments = [(each, {**OLD, "u": b"%d" % each[1]}) for each in climbing(30)]
+    two: Moments = [({1: each[1] - 1}, {**NEW, "u": b"%d" % (each[1] - 1)}) for each in climbing(30)]
+    outcome = run(one, two)
+    assert outcome.difference is not None
+    assert (outcome.difference.what, outcome.looks) == ("topic t", 2)
+
+
+def test_what_changes_all_the_time_is_left_open() -> None:
+    one: Moments = [(each, {"u": b"%d" % (each[1] % 9)}) for each in climbing(300)]
+    two: Moments = [({1: each[1] - 1}, {"u": b"%d" % ((each[1] - 1) % 9)}) for each in climbing(300)]
+    outcome = run(one, two)
+    assert outcome.difference is None
+    assert outcome.undecided.endswith("the first is retained message of topic u")
+    assert outcome.looks > 3
+
+
+def test_the_first_of_many_is_named_and_answers_are_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemq.cluster.digests.PIECES_MAX", 3)
+    monkeypatch.setattr(comparison, "PIECE_BITS", 2)
+    choose = random.Random(1)
+    for _ in range(30):
+        topics = {f"t/{number:03}": b"x" for number in range(200)}
+        changed = dict(topics)
+        wrong = sorted(choose.sample(sorted(topics), choose.randint(1, 5)))
+        for each in wrong:
+            if choose.random() < 0.5:
+                del changed[each]
+            else:
+                changed[each] = b"xy"
+        outcome = run([({1: 5}, topics)], [({1: 5}, changed)], [({1: 5}, topics)])
+        assert outcome.difference is not None
+        assert outcome.difference.what == f"topic {wrong[0]}"
+    assert run([({1: 5}, topics)], [({1: 5}, dict(topics))]).difference is None
+
+
+def test_pieces_are_cut_in_the_same_places_and_ranges_hold_what_differs() -> None:
+    rows = [(b"%05d" % number, b"v") for number in range(5000)]
+    without = [row for row in rows if row[0] != b"02500"]
+
+    def pieces(of: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+        return dict(cut(of, b"", 6, lambda: False).pairs)
+
+    assert 40 < len(pieces(rows)) < 160
+    [(after, until)] = ranges_that_differ([pieces(rows), pieces(without)])
+    assert after < b"02500" <= until
+    assert list(ranges_that_differ([pieces(rows), pieces(rows)])) == []
+
+
+def test_questions_and_answers_are_read_as_they_were_written() -> None:
+    question = Question(7, 8, CUT, 2, b"after", b"until", 12, [b"a", b""])
+    assert parse_question(question.encode()) == question
+    part = Part(b"last", False, 9, [(b"k", b"d")])
+    assert parse_part(part.encode()) == part
+    for wrong in (question._replace(act=0), question._replace(kind=len(KINDS)), question._replace(bits=33)):
+        with pytest.raises(ClusterError, match="a question about rows is"):
+            parse_question(wrong.encode())
+    with pytest.raises(ClusterError):
+        parse_question(question.encode()[:-1])
+
+
+def test_one_row_is_found_by_its_key() -> None:
+    rows = ComparableRows(store_of({}, {"a": b"1", "a\0": b"2", "b": b"3"}))
+    every = dict(rows.scan(RETAINED))
+    assert list(every) == [b"a", b"a\0", b"b"]
+    assert {key: rows.find(RETAINED, key) for key in every} == every
+    assert rows.find(RETAINED, b"a\1") is None
+    assert rows.find(SESSIONS, encode("text", "ann")) is None
