@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from waiting import WAIT_S, until
 
 from tidemq.client import Client, Will
 from tidemq.errors import TideMQError
+from tidemq.store.rocksdb import RocksDBStore
 from tidemq.testing.ports import free_port
 
 
@@ -28,6 +30,7 @@ class Node:
         self.nats_port = free_port()
         self.command = [str(Path(sys.executable).with_name("tidemq"))]
         self.more: list[str] = []  # of arguments
+        self.admin_port = 0
         self.environment: dict[str, str] = {}
         self._arguments = [
             *("serve", "--host", "127.0.0.1", "--port", str(self.port)),
@@ -147,6 +150,46 @@ async def test_nothing_that_was_acknowledged_is_lost_with_a_node(nodes: list[Nod
         async with asyncio.timeout(WAIT_S):
             while (await anext(ann.messages)).payload != b"last":
                 pass
+
+
+def verify(node: Node, *words: str) -> tuple[int, str]:
+    """`tidemq cluster verify`, asked of a node: its exit code, and what it prints."""
+    url = f"http://127.0.0.1:{node.admin_port}"
+    command = [*node.command, "cluster", "verify", "--url", url, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+async def test_a_row_that_was_lost_in_a_store_is_named(nodes: list[Node], tmp_path: Path) -> None:
+    one, two, _ = nodes
+    one.admin_port = free_port()
+    one.more = ["--admin-port", str(one.admin_port)]
+    await one.start()
+    code, said = await asyncio.to_thread(verify, one)
+    assert (code, said) == (2, "tidemq: no other node is alive, so there is none to compare with\n")
+    await two.start()
+    settings = {"client_id": "ann", "clean_start": False, "session_expiry_s": 3600}
+    async with Client(two.url, **settings) as ann:  # type: ignore[arg-type]
+        await ann.subscribe("a/#", qos=1)
+    async with Client(one.url) as publisher:
+        for number in range(10):
+            await publisher.publish("a/1", b"%d" % number, qos=1)
+    code, said = await asyncio.to_thread(verify, one)
+    assert code == 0, said
+    assert "equal: all nodes have the same" in said
+    await two.stop()
+    store = RocksDBStore(tmp_path / "two")
+    store.open()
+    [key, *_] = [key for key, _ in store.scan("queue")]
+    store.write([("queue", key, None)], sync=True)
+    store.close()
+    await two.start()
+    code, said = await asyncio.to_thread(verify, one)
+    assert code == 1, said
+    assert f"different: queue entry of client ann, message {key[9:].hex()} differs" in said
+    assert ") has a record of it, and no row in the queue" in said
+    code, said = await asyncio.to_thread(verify, one, "--json")
+    assert (code, json.loads(said)["kind"]) == (1, "queue entry")
 
 
 async def test_a_node_whose_clock_is_wrong_is_refused_until_it_is_right(

@@ -182,6 +182,8 @@ async def test_the_interface_describes_itself(config: Config) -> None:
         ("/api/v1/cluster", "get"),
         ("/api/v1/cluster/drain", "post"),
         ("/api/v1/cluster/forget", "post"),
+        ("/api/v1/cluster/verify", "get"),
+        ("/api/v1/cluster/verify", "post"),
         ("/api/v1/events", "get"),
         ("/api/v1/messages", "get"),
         ("/api/v1/log-levels", "get"),

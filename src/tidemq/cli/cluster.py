@@ -19,6 +19,7 @@ from tidemq.cli.admin_request import (
     printable,
     show_table,
 )
+from tidemq.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from tidemq.errors import UsageError
 
 PATH = "/api/v1/cluster"
@@ -93,11 +94,56 @@ def forget(
     exit_with(run)
 
 
+@app.command()
+def verify(
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = "",
+    cafile: CaFile = "",
+    as_json: AsJson = False,
+    wait_s: Annotated[
+        float,
+        typer.Option("--wait", metavar="SECONDS", min=0, max=3600, help="For what is on its way."),
+    ] = 30.0,
+) -> None:
+    """Compare what all nodes have stored, and name the first difference. Exit code 0: all have the same, 1:
+    they differ, 2: that cannot be said."""
+    outcome = "unknown"
+
+    def run() -> None:
+        nonlocal outcome
+        api = Api(url, token_file, cafile)
+        state = api.ask("POST", f"{PATH}/verify", body={"wait_s": wait_s})
+        while state["outcome"] == "running":
+            time.sleep(LOOK_S)
+            state = api.ask("GET", f"{PATH}/verify")
+        if as_json:
+            print(json.dumps(state))
+        else:
+            _show_comparison(state)
+        outcome = state["outcome"]
+
+    try:
+        exit_with(run)
+    except typer.Exit:
+        raise typer.Exit({"equal": 0, "different": EXIT_FAILED}.get(outcome, EXIT_USAGE)) from None
+
+
 def _ask(api: Api) -> dict[str, Any]:
     answer: dict[str, Any] = api.ask("GET", PATH)
     if not answer["name"]:
         raise RequestError("the broker is no node of a cluster: it was started without --cluster-name")
     return answer
+
+
+def _show_comparison(state: dict[str, Any]) -> None:
+    for name in state["left_out"]:
+        print(f"left out: {printable(name)}, of which nothing is heard")
+    nodes = ", ".join(printable(each["name"]) for each in state["nodes"])
+    print(f"compared: {nodes}; {state['rows']} rows in {state['looks']} looks")
+    print(f"{state['outcome']}: {printable(state['text'])}")
+    if state["outcome"] == "different":
+        for each in state["nodes"]:
+            print(f"  {printable(each['name'])} ({each['incarnation']}) has {printable(each['has'])}")
 
 
 def _show(answer: dict[str, Any]) -> None:

@@ -14,7 +14,14 @@ from tidemq.broker.admin.api import Answer, Body, Endpoint, Query, Role, refuse
 from tidemq.broker.admin.asking import LATE, PAUSE_S, SLICE, asked
 from tidemq.broker.admin.controls import Controls
 from tidemq.broker.admin.messages import date_of
-from tidemq.broker.clustering import ClusterFigures, Clustering, DrainFigures, MemberFigures, Trouble
+from tidemq.broker.clustering import (
+    ClusterFigures,
+    Clustering,
+    DrainFigures,
+    MemberFigures,
+    Trouble,
+    VerifyFigures,
+)
 from tidemq.broker.monitoring.client_lists import Cursor
 from tidemq.engine.door.figures import Question
 from tidemq.errors import ClusterError
@@ -104,6 +111,36 @@ class ForgottenNode(Answer):
     forgotten: str
 
 
+class WantedComparison(Body):
+    """How long what is on its way is waited for."""
+
+    wait_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
+
+
+class ComparedNodeAnswer(Answer):
+    """A node, and what it has of the row that differs; empty: none does."""
+
+    name: str
+    incarnation: str
+    has: str
+
+
+class ComparisonAnswer(Answer):
+    """A comparison of what all nodes have stored. `unknown`: it could not be made, `text` says why. `rows`:
+    read on all nodes until now; `looks`: how often some were looked at; `kind` and `what`: of the first row
+    that differs; `left_out`: members that were not there.
+    """
+
+    outcome: Literal["running", "equal", "different", "unknown"]
+    text: str
+    nodes: list[ComparedNodeAnswer]
+    left_out: list[str]
+    rows: int
+    looks: int
+    kind: str
+    what: str
+
+
 NONE = ClusterAnswer(name="", members=[], format=0, log_records=0, log_bytes=0, degraded=[], troubles=[])
 
 
@@ -144,6 +181,25 @@ class ClusterApi:
                 role=Role.ADMIN,
                 refusals={**LATE, **CHANGES},
             ),
+            Endpoint(
+                method="POST",
+                path="/cluster/verify",
+                summary="Begin to compare what all nodes have stored; it reads all of it.",
+                handle=self._verify,
+                answer=ComparisonAnswer,
+                body=WantedComparison,
+                status=202,
+                role=Role.ADMIN,
+                refusals={**LATE, **CHANGES, 409: "They are being compared, or no other node is there."},
+            ),
+            Endpoint(
+                method="GET",
+                path="/cluster/verify",
+                summary="The last comparison that this node was asked for.",
+                handle=self._show_comparison,
+                answer=ComparisonAnswer,
+                refusals={**LATE, 404: "The broker is no node of a cluster, or was asked for none."},
+            ),
         ]
 
     async def _show(self, _: web.Request, __: Query) -> ClusterAnswer:
@@ -181,6 +237,19 @@ class ClusterApi:
         except ClusterError as error:
             refuse(409, str(error))
 
+    async def _verify(self, _: web.Request, wanted: WantedComparison) -> ComparisonAnswer:
+        self._controls.running_monitor()
+        try:
+            return _comparison(await asked(self._node().verify(wanted.wait_s)))
+        except ClusterError as error:
+            refuse(409, str(error))
+
+    async def _show_comparison(self, _: web.Request, __: Query) -> ComparisonAnswer:
+        found = self._node().verification()
+        if found is None:
+            refuse(404, "nothing was compared since this node was started")
+        return _comparison(found)
+
     def _node(self) -> Clustering:
         if self._controls.cluster is None:
             refuse(404, "the broker is no node of a cluster")
@@ -197,6 +266,22 @@ def _shown(figures: ClusterFigures) -> ClusterAnswer:
         degraded=list(figures.degraded),
         troubles=[_trouble(each) for each in figures.troubles],
         drain=_drain_of(figures.drain),
+    )
+
+
+def _comparison(found: VerifyFigures) -> ComparisonAnswer:
+    return ComparisonAnswer(
+        outcome=found.outcome,
+        text=found.text,
+        nodes=[
+            ComparedNodeAnswer(name=each.name, incarnation=each.incarnation, has=each.has)
+            for each in found.nodes
+        ],
+        left_out=list(found.left_out),
+        rows=found.rows,
+        looks=found.looks,
+        kind=found.kind,
+        what=found.what,
     )
 
 
