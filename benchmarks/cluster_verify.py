@@ -2,9 +2,9 @@
 
     python benchmarks/cluster_verify.py [--messages 100000] [--sessions 1000] [--fan-out 1]
 
-One node's store over RocksDB is filled with messages that wait in queues of sessions, and all of it is read as
-a node does that is asked for it: the digests of its rows, in order, on one thread, pauses included. An entry
-is three rows, or two and a part of one where several queues have the message.
+One node's store over RocksDB is filled with messages that wait in queues of sessions, and all of it is read
+as a node does that is asked for it: the digests of its rows, in order, on one thread, pauses included. An
+entry is three rows, or two and a part of one where several queues have the message.
 """
 
 from __future__ import annotations

@@ -12,11 +12,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import takewhile
 
 from tidemq.cluster.conversion import STREAM
 from tidemq.cluster.forms import Reader, decode, encode
 from tidemq.cluster.operations import SESSION, Owner, Stamp
 from tidemq.cluster.pending import Readable
+from tidemq.cluster.piece_cuts import join
 from tidemq.cluster.stored_tables import FAMILY
 from tidemq.cluster.vectors import Dot, Vector, has_seen
 from tidemq.errors import ClusterError
@@ -157,8 +159,27 @@ class ComparableRows:
 
     def _window(
         self, owner: bytes, low: bytes, high: bytes, window: list[Row], seen: Sequence[Vector]
-    ) -> Iterator[Row]:
+    ) -> list[Row]:
         """Of one owner what comes after `low`, and where there is `high` not behind it."""
+        if not seen:
+            number = window[0][1][:8]
+            both = [self._queue(number, status, low, high) for status in (IDLE, IN_FLIGHT)]
+            joined = join(owner, window, *both)
+            if joined is not None:
+                return joined
+        return self._odd_window(owner, low, high, [(key[-ID_BYTES:], text) for key, text in window], seen)
+
+    def _queue(self, number: bytes, status: int, low: bytes, high: bytes) -> list[Row]:
+        """Rows of a queue in a range of ids."""
+        prefix = number + bytes([status])
+        last = prefix + high
+        rows = self._store.scan("queue", prefix, prefix + low)
+        return list(takewhile(lambda row: row[0] <= last, rows)) if high else list(rows)
+
+    def _odd_window(
+        self, owner: bytes, low: bytes, high: bytes, window: list[Row], seen: Sequence[Vector]
+    ) -> list[Row]:
+        """The same where something is not as it nearly always is."""
         said = {message_id: text[_ADDS:] for message_id, text in window}
         if seen:
             said = {each: shown for each, text in said.items() if (shown := _shown(text, seen))}
@@ -166,18 +187,14 @@ class ComparableRows:
         rows: dict[bytes, tuple[int, bytes]] = {}
         for number in sorted(numbers):
             for status in (IDLE, IN_FLIGHT):
-                prefix = number + bytes([status])
-                for key, row in self._store.scan("queue", prefix, prefix + low):
-                    if high and key[9:] > high:
-                        break
-                    rows[key[9:]] = status, row
+                rows |= {key[9:]: (status, row) for key, row in self._queue(number, status, low, high)}
         states: list[Row] = []
         for message_id, text in window:
             there = rows.pop(message_id, None)
             if message_id in said:
                 states.append((message_id, _state(text, there) + said[message_id]))
-        for message_id, text in _with_strays(states, rows) if rows else states:
-            yield owner + message_id, text
+        found = _with_strays(states, rows) if rows and states else states
+        return [(owner + message_id, text) for message_id, text in found]
 
     # --- the rest ----------------------------------------------------------------------------------
 
@@ -212,11 +229,12 @@ def _windows(rows: Iterable[Row], after: bytes) -> Iterator[tuple[bytes, bytes, 
         if len(window) == WINDOW or not key.startswith(owner, 1) or len(key) != len(owner) + 1 + ID_BYTES:
             name = key[1:-ID_BYTES]
             goes_on = name == owner
+            last = window[-1][0][-ID_BYTES:] if window else b""
             if window:
-                yield owner, low, window[-1][0] if goes_on else b"", window
-            low = window[-1][0] if goes_on else after[len(name) :] if after.startswith(name) else b""
+                yield owner, low, last if goes_on else b"", window
+            low = last if goes_on else after[len(name) :] if after.startswith(name) else b""
             owner, window = name, []
-        window.append((key[-ID_BYTES:], text))
+        window.append((key, text))
     if window:
         yield owner, low, b"", window
 

@@ -6,14 +6,12 @@ piece that differs is asked for again, cut behind each row.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
 from typing import NamedTuple
-from zlib import crc32
 
 from tidemq.cluster.comparable_rows import KINDS
 from tidemq.cluster.forms import Reader, encode
+from tidemq.cluster.piece_cuts import Cutter
 from tidemq.errors import ClusterError
 from tidemq.store.interface import Row
 
@@ -24,9 +22,7 @@ BUSY = "it is being compared for"  # begins what a node says that answers anothe
 
 PIECE_BITS = 12  # a cut behind one of so many rows: 2 to the power of this
 PIECES_MAX = 4096  # in one answer
-DIGEST_BYTES = 8
-
-_SIZES = struct.Struct(">II")
+LOOK_ROWS, LOOK_BYTES = 16, 64 << 10  # between two looks at the time
 
 
 class Question(NamedTuple):
@@ -90,36 +86,26 @@ def parse_part(text: bytes) -> Part:
     return Part(last, is_end, rows, pairs)
 
 
-def digest_of(text: bytes | None) -> bytes:
-    """Of one row; empty: there is none."""
-    return b"" if text is None else blake2b(text, digest_size=DIGEST_BYTES).digest()
-
-
 def cut(rows: Iterable[Row], until: bytes, bits: int, is_late: Callable[[], bool]) -> Part:
     """Pieces of rows: the last key of each, and its digest. The rest behind the last cut has an empty key.
-    When `is_late`, which is asked for each row, the next cut ends it.
+    When `is_late`, which is asked now and then, the next cut ends it.
     """
-    mask = (1 << bits) - 1
-    pairs: list[tuple[bytes, bytes]] = []
-    count, late = 0, False
-    pack, digest = _SIZES.pack, blake2b(digest_size=DIGEST_BYTES)
+    cutter = Cutter(bits)
+    add = cutter.add
+    count = size = 0
+    late = False
     for key, text in rows:
         if until and key > until:
             break
         count += 1
-        if not mask:
-            pairs.append((key, digest_of(text)))
-        else:
-            digest.update(pack(len(key), len(text)) + key + text)
-            if not crc32(key) & mask:
-                pairs.append((key, digest.digest()))
-                digest = blake2b(digest_size=DIGEST_BYTES)
-        late = is_late() or late
-        if (late or len(pairs) >= PIECES_MAX) and pairs and pairs[-1][0] == key:
-            return Part(key, False, count, pairs)
-    if mask:
-        pairs.append((b"", digest.digest()))
-    return Part(b"", True, count, pairs)
+        ends = add(key, text)
+        size += len(text)
+        if not count % LOOK_ROWS or size > LOOK_BYTES:
+            late, size = is_late() or late, 0
+        if ends and (late or cutter.count >= PIECES_MAX):
+            return Part(key, False, count, cutter.take())
+    rest = [(b"", cutter.rest())] if bits else []
+    return Part(b"", True, count, cutter.take() + rest)
 
 
 def ranges_that_differ(of_nodes: Sequence[Mapping[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:

@@ -24,10 +24,10 @@ from tidemq.cluster.digests import (
     Part,
     Question,
     cut,
-    digest_of,
     parse_question,
 )
 from tidemq.cluster.forms import encode
+from tidemq.cluster.piece_cuts import digest_of
 from tidemq.cluster.snapshots import UNFINISHED
 from tidemq.cluster.stored_tables import FAMILY
 from tidemq.errors import ClusterError, StoreError
@@ -148,7 +148,8 @@ class Moment(threading.Thread):
         if question.act == LOOK:
             pairs = []
             for key in question.keys:
-                pairs.append((key, digest_of(rows.find(kind, key))))
+                text = rows.find(kind, key)
+                pairs.append((key, b"" if text is None else digest_of(text)))
                 self._is_late()  # it pauses; there are few keys
             return Part(b"", True, len(pairs), pairs).encode()
         if question.act == FIND_OWNERS:

@@ -507,18 +507,18 @@ def _read_page(family: Rdict, start: bytes, options: ReadOptions) -> tuple[list[
 
 def _go_on(found: RdictIter, start: bytes, end: bytes | None) -> tuple[list[Row], bool]:
     """Rows from `start` on and before `end`, and whether that is all of them."""
-    valid, key, value, step = found.valid, found.key, found.value, found.next
+    key, value, step = found.key, found.value, found.next
     rows: list[Row] = []
     size = 0
     found.seek(start)
-    while valid():
-        name = key()
+    while (name := key()) is not None:
         if end is not None and name >= end:
             return rows, True
         if len(rows) == PAGE_ROWS or size >= PAGE_BYTES:
             return rows, False
-        rows.append((name, value()))
-        size += len(rows[-1][1])
+        text = value()
+        rows.append((name, text))
+        size += len(text)
         step()
     found.status()
     return rows, True
