@@ -6,9 +6,11 @@ import random
 from collections.abc import Iterable, Mapping
 
 import pytest
+from cluster.nodes import WrittenRows, make_node, say
+from cluster.test_merging import exchange, live_apart
 
 from tidemq.cluster import comparison, witness
-from tidemq.cluster.comparable_rows import KINDS, RETAINED, SESSIONS, ComparableRows
+from tidemq.cluster.comparable_rows import KINDS, MESSAGES, QUEUES, RETAINED, SESSIONS, ComparableRows
 from tidemq.cluster.comparison import Comparison, Outcome
 from tidemq.cluster.digests import (
     CUT,
@@ -185,3 +187,35 @@ def test_one_row_is_found_by_its_key() -> None:
     assert {key: rows.find(RETAINED, key) for key in every} == every
     assert rows.find(RETAINED, b"a\1") is None
     assert rows.find(SESSIONS, encode("text", "ann")) is None
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_nodes_that_have_applied_the_same_have_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever each remembers of what was removed, and whether it is looked at one by one."""
+    choose = random.Random(seed)
+    stored = [WrittenRows() for _ in range(choose.randint(2, 4))]
+    nodes = [make_node(index, len(stored), rows) for index, rows in enumerate(stored)]
+    exchange(nodes, live_apart(nodes, choose))
+    for forgotten in (False, True):  # what is stable
+        if forgotten:
+            for each in nodes[:-1] * 2:
+                say(each, [other for other in nodes if other is not each])
+        every = [ComparableRows(each.store) for each in stored]
+        assert all(each.vector == every[0].vector for each in every)
+        for kind in KINDS:
+            if kind == MESSAGES:
+                continue  # some may be left over
+            first, *rest = (list(each.scan(kind)) for each in every)
+            assert all(each == first for each in rest), kind
+            assert [key for key, _ in first] == sorted({key for key, _ in first})
+            assert {key: every[0].find(kind, key) for key, _ in first} == dict(first)
+            for after, _ in first[:: max(1, len(first) // 3)]:
+                assert list(every[0].scan(kind, after)) == [row for row in first if row[0] > after]
+        lines = [line for line in nodes[0].rows.lines() if line.startswith("entry ")]
+        queues = list(every[0].scan(QUEUES))
+        assert len(queues) == len(lines)
+        with monkeypatch.context() as patched:
+            patched.setattr("tidemq.cluster.comparable_rows.join", lambda *_: None)
+            assert list(every[0].scan(QUEUES)) == queues
+        messages = dict(every[0].scan(MESSAGES))
+        assert {key[-16:] for key, _ in queues} <= set(messages)

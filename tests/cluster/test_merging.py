@@ -56,12 +56,8 @@ def check_rows(rows: Rows) -> None:
         ]
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_nodes_agree_whatever_the_order(seed: int) -> None:
-    choose = random.Random(seed)
-    count = choose.randint(2, 4)
-    stored = [WrittenRows() for _ in range(seed % 3)]  # the others have them in memory
-    nodes = [make_node(index, count, rows) for index, rows in enumerate([*stored, *[None] * count][:count])]
+def live_apart(nodes: list[Node], choose: random.Random) -> dict[int, list[bytes]]:
+    """Nodes do something, and hear some of what others did; gives the records of each."""
     published: list[tuple[Owner, Stamp]] = []
     actors = [Actor(node, choose, published) for node in nodes]
     records: dict[int, list[bytes]] = {node.incarnation: [] for node in nodes}
@@ -82,7 +78,16 @@ def test_nodes_agree_whatever_the_order(seed: int) -> None:
             node.synced(node.rows.vector)
         else:
             say(node, [each for each in nodes if each is not node])
-    exchange(nodes, records)
+    return records
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_nodes_agree_whatever_the_order(seed: int) -> None:
+    choose = random.Random(seed)
+    count = choose.randint(2, 4)
+    stored = [WrittenRows() for _ in range(seed % 3)]  # the others have them in memory
+    nodes = [make_node(index, count, rows) for index, rows in enumerate([*stored, *[None] * count][:count])]
+    exchange(nodes, live_apart(nodes, choose))
     assert len({node.rows.digest() for node in nodes}) == 1, [list(node.rows.lines()) for node in nodes]
     for _ in range(2):
         for node in nodes:
