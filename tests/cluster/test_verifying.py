@@ -236,10 +236,9 @@ async def test_a_node_that_does_not_know_the_question_is_named(
     await nodes.meet("one", "two")
     del nodes.keepers["two"].exchange.acts[QUESTION]  # as in a version that is older
     found = await verify(nodes, "one")
-    assert (found.outcome, found.text) == (
-        "unknown",
-        "two does not answer: its version may not know this command",
-    )
+    two = nodes.keepers["two"].node.incarnation
+    text = f"two ({two:016x}) does not answer: its version may not know this command"
+    assert (found.outcome, found.text) == ("unknown", text)
     refused = nodes.keepers["two"].exchange.troubles.all()
     assert [each.text for each in refused if "of the kind 'verify', unknown here" in each.text]
     assert (await verify(nodes, "two")).outcome == "equal"
@@ -247,6 +246,7 @@ async def test_a_node_that_does_not_know_the_question_is_named(
 
 async def test_members_that_are_away_are_left_out(nodes: Nodes) -> None:
     await nodes.meet("one", "two", "three", suspect_s=1.0)
+    away = nodes.keepers["three"].node.incarnation
     await nodes.stop("three")
     keeper = nodes.keepers["one"]
 
@@ -256,7 +256,7 @@ async def test_members_that_are_away_are_left_out(nodes: Nodes) -> None:
 
     await until(is_dead)
     found = await verify(nodes, "one")
-    assert (found.outcome, found.left_out) == ("equal", ["three"])
+    assert (found.outcome, found.left_out) == ("equal", [f"three ({away:016x})"])
     await nodes.stop("two")
     await until(
         lambda: (

@@ -12,7 +12,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import takewhile
 
 from tidemq.cluster.conversion import STREAM
 from tidemq.cluster.forms import Reader, decode, encode
@@ -29,7 +28,7 @@ SESSIONS, SUBSCRIPTIONS, QUEUES, RETAINED = "session", "subscription", "queue en
 MESSAGES, FORGOTTEN = "message", "forgotten node"
 KINDS = (SESSIONS, SUBSCRIPTIONS, QUEUES, RETAINED, MESSAGES, FORGOTTEN)
 
-WINDOW = 512  # entries of one queue that are put together with its rows at once
+WINDOW = 128  # entries of one queue that are put together with its rows at once
 ID_BYTES = 16
 _STREAM = STREAM.encode()
 
@@ -174,7 +173,15 @@ class ComparableRows:
         prefix = number + bytes([status])
         last = prefix + high
         rows = self._store.scan("queue", prefix, prefix + low)
-        return list(takewhile(lambda row: row[0] <= last, rows)) if high else list(rows)
+        if not high:
+            return list(rows)
+        found: list[Row] = []
+        for row in rows:
+            if row[0] <= last:
+                found.append(row)
+            if row[0] >= last:  # not one more: it would be the first of a page
+                break
+        return found
 
     def _odd_window(
         self, owner: bytes, low: bytes, high: bytes, window: list[Row], seen: Sequence[Vector]

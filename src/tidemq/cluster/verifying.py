@@ -71,14 +71,15 @@ class Verifying:
         node, now = self._node, time.monotonic()
         names = {each: name for each, _, name in node.rows.members.all()}
         names[node.incarnation] = node.own.name
+        shown = {each: f"{names.get(each, '')} ({each:016x})" for each in node.members.incarnations}
         live = node.members.live(now)
         if len(live) < 2:
             raise ClusterError("no other node is alive, so there is none to compare with")
-        left_out = [names[each] or f"{each:016x}" for each in node.members.incarnations if each not in live]
-        shown = [ComparedNode(names.get(each, ""), f"{each:016x}", "") for each in live]
-        self._asked = _Asked({each: names.get(each) or f"{each:016x}" for each in live}, self._put)
+        left_out = [text for each, text in shown.items() if each not in live]
+        nodes = [ComparedNode(names.get(each, ""), f"{each:016x}", "") for each in live]
+        self._asked = _Asked({each: shown[each] for each in live}, self._put)
         self._comparison = Comparison(live, self._asked, wait_s=wait_s)
-        self._figures = VerifyFigures("running", self._comparison.doing, shown, left_out)
+        self._figures = VerifyFigures("running", self._comparison.doing, nodes, left_out)
         work = partial(self._compare, self._comparison, self._asked)
         threading.Thread(target=work, name="tidemq-verify", daemon=True).start()
         return self._figures
@@ -124,7 +125,7 @@ class Verifying:
             self._figures = replace(figures, rows=comparison.rows)
             self._asked = None
         if figures.outcome == "different":
-            has = "; ".join(f"{each.name} has {each.has}" for each in figures.nodes)
+            has = "; ".join(f"{each.name} ({each.incarnation}) has {each.has}" for each in figures.nodes)
             _log.error("nodes differ: %s of %s: %s", figures.kind, figures.what, has)
 
 

@@ -1,7 +1,7 @@
 """A node's side of a comparison: it freezes its store and answers questions about that.
 
 The keeper only freezes, which takes microseconds. The rows are read on a thread of their own, which lets go
-of the interpreter each millisecond, so that the keeper waits no longer than that.
+of the interpreter after a part of a millisecond: the keeper needs it several times for each of its batches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tidemq.errors import ClusterError, StoreError
 from tidemq.store import FreezableStore, Frozen, Store
 
 ANSWER_S = 0.5  # that rows are read for one answer; the rest is asked for
-SLICE_S = 0.001  # of work between two pauses
+SLICE_S = 0.0003  # of work between two pauses
 PAUSE_S = 0.0002
 IDLE_S = 60.0  # after which what is frozen goes, if nobody asks
 LOOK_S = 1.0

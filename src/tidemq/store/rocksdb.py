@@ -53,6 +53,7 @@ from tidemq.store.sync_note import Synced, SyncNote
 ENGINE = "rocksdb"
 PAGE_ROWS = 512  # that a scan reads at once; between two pages it holds nothing of the database
 PAGE_BYTES = 1 << 20
+FROZEN_PAGE_ROWS = 128  # 0.1 ms: who reads beside the broker lets it go on in between
 STALL_S = 0.001  # between two tries while RocksDB wants to flush or compact first
 ROOM_BYTES = 8 << 20  # beyond the log's size: what reopening writes
 
@@ -514,7 +515,7 @@ def _go_on(found: RdictIter, start: bytes, end: bytes | None) -> tuple[list[Row]
     while (name := key()) is not None:
         if end is not None and name >= end:
             return rows, True
-        if len(rows) == PAGE_ROWS or size >= PAGE_BYTES:
+        if len(rows) == FROZEN_PAGE_ROWS or size >= PAGE_BYTES:
             return rows, False
         text = value()
         rows.append((name, text))
