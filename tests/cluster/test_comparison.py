@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 from cluster.nodes import WrittenRows, make_node, say
 from cluster.test_merging import exchange, live_apart
+from waiting import WAIT_S
 
 from tidemq.cluster import comparison, witness
 from tidemq.cluster.comparable_rows import KINDS, MESSAGES, QUEUES, RETAINED, SESSIONS, ComparableRows
 from tidemq.cluster.comparison import Comparison, Outcome
 from tidemq.cluster.digests import (
     CUT,
+    END,
     FREEZE,
     Part,
     Question,
@@ -22,9 +26,10 @@ from tidemq.cluster.digests import (
     parse_question,
     ranges_that_differ,
 )
-from tidemq.cluster.forms import encode
+from tidemq.cluster.forms import decode, encode
 from tidemq.errors import ClusterError
 from tidemq.store import MemoryStore
+from tidemq.store.rocksdb import RocksDBStore
 
 Moments = list[tuple[Mapping[int, int], Mapping[str, bytes]]]
 """Of one node: what it has applied, and what is retained."""
@@ -219,3 +224,28 @@ def test_nodes_that_have_applied_the_same_have_the_same(seed: int, monkeypatch: 
             assert list(every[0].scan(QUEUES)) == queues
         messages = dict(every[0].scan(MESSAGES))
         assert {key[-16:] for key, _ in queues} <= set(messages)
+
+
+def test_a_node_whose_store_was_closed_says_so(tmp_path: Path) -> None:
+    """Also while it answers, and whether or not it may be asked again."""
+    store = RocksDBStore(tmp_path)
+    store.open()
+    said: SimpleQueue[bytes] = SimpleQueue()
+    node = witness.Witness(store, lambda _to, _kind, body: said.put(body))
+
+    def ask(question: Question) -> str:
+        node.hear(9, question.encode())
+        _, turn, problem, _ = decode("Q Q text bytes", said.get(timeout=WAIT_S))
+        assert turn == question.turn
+        return str(problem)
+
+    assert ask(Question(1, 1, FREEZE)) == ""
+    assert ask(Question(1, 2, CUT)) == ""
+    store.close()
+    assert "closed" in ask(Question(1, 3, CUT))
+    assert "closed" in ask(Question(1, 4, CUT))
+    assert "is not open" in ask(Question(2, 1, FREEZE))
+    store.open()
+    assert ask(Question(2, 2, FREEZE)) == ""
+    node.hear(9, Question(2, 3, END).encode())
+    store.close()

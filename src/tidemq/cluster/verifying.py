@@ -44,6 +44,7 @@ class Verifying:
         self._asked: _Asked | None = None  # while rows are compared for this node
         self._comparison: Comparison | None = None
         self._figures: VerifyFigures | None = None
+        self._lock = threading.Lock()  # over these
 
     def attach(self, node: Node, exchange: Exchange) -> None:
         """On the keeper's thread: what comes is this node's."""
@@ -58,7 +59,8 @@ class Verifying:
 
     def figures(self) -> VerifyFigures | None:
         """From any thread; None: nothing was compared."""
-        figures, comparison = self._figures, self._comparison
+        with self._lock:
+            figures, comparison = self._figures, self._comparison
         if figures is None or comparison is None or figures.outcome != "running":
             return figures
         return replace(figures, rows=comparison.rows, text=comparison.doing)
@@ -122,8 +124,9 @@ class Verifying:
             figures = replace(figures, outcome="unknown", text=f"{type(error).__name__}: {error}")
         finally:
             asked.end()
-            self._figures = replace(figures, rows=comparison.rows)
-            self._asked = None
+            with self._lock:
+                self._figures = replace(figures, rows=comparison.rows)
+                self._asked = None
         if figures.outcome == "different":
             has = "; ".join(f"{each.name} ({each.incarnation}) has {each.has}" for each in figures.nodes)
             _log.error("nodes differ: %s of %s: %s", figures.kind, figures.what, has)

@@ -58,12 +58,14 @@ class Witness:
         moment = self._moment
         if question.act == FREEZE:
             self._freeze(source, question)
-        elif moment is not None and moment.nonce == question.nonce:
+        elif moment is not None and moment.nonce == question.nonce and moment.is_alive():
             moment.ask(question)
             if question.act == END:
                 self._moment = None
         elif question.act != END:
-            self._refuse(source, question, "it has given up what it had frozen, as nobody asked for a minute")
+            self._refuse(
+                source, question, "what it had frozen is gone: its store was closed, or nobody asked for it"
+            )
 
     def _freeze(self, source: int, question: Question) -> None:
         moment = self._moment
@@ -123,8 +125,7 @@ class Moment(threading.Thread):
                 break
             if question.turn != self._answered[0]:
                 self._answered = question.turn, self._answer(question)
-            if self._frozen.is_open:
-                self._send(self.source, ANSWER, self._answered[1])
+            self._send(self.source, ANSWER, self._answered[1])
         self._frozen.close()
 
     def _answer(self, question: Question) -> bytes:
