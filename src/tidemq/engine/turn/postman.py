@@ -301,15 +301,7 @@ def handle_mail(r, mail):
     elif kind == MAIL_FAILED:
         holds(mail.number > r.failures, b"postman: failures of the store are counted upwards")
         r.failures = mail.number
-    elif kind in (
-        MAIL_ROWS,
-        MAIL_EXPIRED,
-        MAIL_REMOVED,
-        MAIL_ADDED,
-        MAIL_TAKEN,
-        MAIL_ALL_CAME,
-        MAIL_SUBSCRIPTION,
-    ):
+    elif MAIL_ROWS <= kind <= MAIL_ALL_CAME:  # of a queue, or of its session
         _take_rows(r, mail)
     elif kind == MAIL_RELEASE:
         release_session(r, mail.letter.text, mail.reason)
