@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import json
 import os
+import socket
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -344,6 +345,11 @@ class Config(BaseModel):
     alarm_drops_per_s: Annotated[StrictFloat, Field(ge=0, le=1e9)] = 100.0  # above: an alarm; 0: never
 
     watched_topics: Annotated[tuple[str, ...], Field(max_length=100)] = ()  # filters that are counted
+
+    @property
+    def node_name(self) -> str:
+        """By which others know this node of a cluster; empty: it is none."""
+        return (self.cluster_node or socket.gethostname()) if self.cluster_name else ""
 
     log_level: LogLevel = "info"
     log_levels: dict[LogArea, LogLevel] = {}  # of areas that are to have another

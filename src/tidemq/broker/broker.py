@@ -525,7 +525,7 @@ class Broker:
             return []
         from tidemq.broker.admin.stream_access import stream_routes
 
-        return stream_routes(lambda: (self._streams, self._keeper))
+        return stream_routes(lambda: (self._streams, self._keeper), self.config.node_name)
 
     @property
     def _keeper(self) -> Keeper | None:

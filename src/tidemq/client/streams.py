@@ -99,6 +99,7 @@ class StreamState:
     next_offset: int
     bytes: int  # on the broker's disk
     last: bool = False  # only the newest message of each topic is kept
+    node: str = ""  # the broker's name in its cluster; empty: it is no node of one
 
 
 def state_of(said: Any, url: str) -> StreamState:
@@ -106,8 +107,8 @@ def state_of(said: Any, url: str) -> StreamState:
     names = ("epoch", "first_offset", "next_offset", "bytes")
     numbers = {name: number_of(said, name, url) for name in names}
     try:
-        last = bool(said.get("last", False))
-        return StreamState(name=said["name"], filters=tuple(said["filters"]), last=last, **numbers)
+        more = {"last": bool(said.get("last", False)), "node": str(said.get("node") or "")}
+        return StreamState(name=said["name"], filters=tuple(said["filters"]), **more, **numbers)
     except (KeyError, TypeError) as error:
         raise strange_answer(url, error) from error
 

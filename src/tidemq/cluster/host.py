@@ -6,7 +6,6 @@ import asyncio
 import ctypes
 import logging
 import math
-import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
@@ -88,7 +87,7 @@ class ClusterHost:
             address = address or self._server.address
         identity = Identity(
             config.cluster_name,
-            config.cluster_node or socket.gethostname(),
+            config.node_name,
             address,
             acks=config.cluster_ack,
             degraded=config.cluster_degraded,

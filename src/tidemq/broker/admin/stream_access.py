@@ -12,8 +12,10 @@ from tidemq.stream import Streams
 from tidemq.stream.stored import require_packages
 
 
-def stream_routes(find: Callable[[], tuple[Streams | None, Keeper | None]]) -> list[web.RouteDef]:
-    """`find` as in `StreamRoutes`. Without the packages every request for a stream is answered 501, with what
+def stream_routes(
+    find: Callable[[], tuple[Streams | None, Keeper | None]], node: str = ""
+) -> list[web.RouteDef]:
+    """`find` and `node` as in `StreamRoutes`. Without the packages every request for a stream is answered 501, with what
     would be right.
     """
     try:
@@ -22,7 +24,7 @@ def stream_routes(find: Callable[[], tuple[Streams | None, Keeper | None]]) -> l
         return _refusing_routes(str(error))
     from tidemq.broker.admin.stream_routes import StreamRoutes
 
-    return StreamRoutes(find).routes()
+    return StreamRoutes(find, node).routes()
 
 
 def _refusing_routes(reason: str) -> list[web.RouteDef]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import IO, NoReturn, TypeVar
+from typing import IO, Any, NoReturn, TypeVar
 
 import pyarrow as pa
 from aiohttp import web
@@ -42,9 +42,12 @@ PIECE_EXTENTS = 256  # or so many of them
 class StreamRoutes:
     """The handlers of `/streams`; they run on the broker's event loop."""
 
-    def __init__(self, find: Callable[[], tuple[Streams | None, Keeper | None]]) -> None:
-        """`find`: None where a program has brought a store that is not on disk."""
+    def __init__(self, find: Callable[[], tuple[Streams | None, Keeper | None]], node: str = "") -> None:
+        """`find`: None where a program has brought a store that is not on disk. `node`: this broker's name in
+        its cluster; empty: it is no node of one.
+        """
         self._find = find
+        self._node = node
         self._one_table = asyncio.Lock()
 
     @property
@@ -73,7 +76,11 @@ class StreamRoutes:
         ]
 
     async def _list(self, _: web.Request) -> web.Response:
-        return web.json_response([stream.describe() for stream in self._streams.all.values()])
+        return web.json_response([self._said(stream) for stream in self._streams.all.values()])
+
+    def _said(self, stream: Stream) -> dict[str, Any]:
+        """A stream, and whose it is: each node of a cluster has its own."""
+        return stream.describe() | {"node": self._node or None}
 
     async def _describe(self, request: web.Request) -> web.Response:
         """With `beyond` and `wait_s`: once the stream has a message of that offset, or the time is over."""
@@ -84,7 +91,7 @@ class StreamRoutes:
         while stream.log.next_offset <= beyond and (left_s := until - time.monotonic()) > 0:
             awake.clear()
             await self._streams.growth.wait(awake, left_s, lambda: stream.log.next_offset > beyond)
-        return web.json_response(stream.describe())
+        return web.json_response(self._said(stream))
 
     async def _declare(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -101,7 +108,7 @@ class StreamRoutes:
             _refuse(web.HTTPBadRequest, f"the body has to be a JSON object with filters: {error}")
         known = name in self._streams.all
         stream = await self._change(partial(self._streams.declare, config))
-        return web.json_response(stream.describe(), status=200 if known else 201)
+        return web.json_response(self._said(stream), status=200 if known else 201)
 
     async def _delete(self, request: web.Request) -> web.Response:
         name = self._named(request).config.name
