@@ -15,8 +15,8 @@ from tidemq.stream.stored import require_packages
 def stream_routes(
     find: Callable[[], tuple[Streams | None, Keeper | None]], node: str = ""
 ) -> list[web.RouteDef]:
-    """`find` and `node` as in `StreamRoutes`. Without the packages every request for a stream is answered 501, with what
-    would be right.
+    """`find` and `node` as in `StreamRoutes`. Without the packages every request for a stream is answered
+    501, with what would be right.
     """
     try:
         require_packages()

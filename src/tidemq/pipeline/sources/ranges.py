@@ -36,6 +36,7 @@ TYPES = {  # of a row's columns, in Spark's own language
     "user_properties": "array<struct<name: string, value: string>>",
 }
 COLUMNS = ", ".join(f"{name} {kind}" for name, kind in TYPES.items())
+NODE = "string"  # the type of the column that tells several nodes apart
 PUBLISHED = "timestamp"  # the type of the column that the option timeProperty makes
 RANGES = "epoch bigint, start bigint, end bigint"  # with the option ranges, instead of messages
 BATCH_ROWS = 16_384  # what is read is handed to Spark in batches of about so many rows,
@@ -47,11 +48,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Range(InputPartition):
-    """What one task reads: the messages from `start` up to `end`."""
+    """What one task reads: the messages from `start` up to `end`; of several nodes, one's, at its URL."""
 
     epoch: int
     start: int
     end: int
+    node: str = ""
+    url: str = ""
 
 
 class RangeRows:
@@ -69,12 +72,12 @@ class RangeRows:
         else:
             yield from messages_of(self.options, partition)
 
-    def planned(self, epoch: int, start: int, end: int) -> Sequence[Range]:
+    def planned(self, epoch: int, start: int, end: int, *, node: str = "", url: str = "") -> Sequence[Range]:
         """The messages of a batch, for tasks of about equal size."""
         rows = self.options.partition_rows or max(end - start, 1)  # 0: all in one
         count = max(-(-(end - start) // rows), 0)
         bounds = [start + (end - start) * number // count for number in range(count)] + [end]
-        return [Range(epoch, first, last) for first, last in pairwise(bounds)]
+        return [Range(epoch, first, last, node, url) for first, last in pairwise(bounds)]
 
 
 def messages_of(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
@@ -85,7 +88,7 @@ def messages_of(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatc
         _log.warning(text, options.stream, end - start, start, end - 1)
 
     on_missing = None if options.fail_on_data_loss else warn
-    reader, columns = options.open(), columns_read(options.columns)
+    reader, columns = options.open(wanted.url), columns_read(options.columns)
     if options.last:
         read = reader.read_last(epoch=wanted.epoch, columns=columns)
     else:
@@ -94,7 +97,7 @@ def messages_of(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatc
         )
     try:
         for batch in gathered(read):
-            yield with_columns(batch, wanted.epoch, options)
+            yield with_columns(batch, wanted, options)
     except ChangedEpochError:  # between planning and reading: at the first batch, or at none
         if options.fail_on_data_loss:
             raise
@@ -125,22 +128,25 @@ def schema_of(options: SourceOptions) -> str:
     """What rows have, in Spark's own language."""
     if options.ranges:
         return RANGES
-    return ", ".join(f"{name} {TYPES.get(name, PUBLISHED)}" for name in options.columns)
+    kinds = TYPES | {"node": NODE, "published": PUBLISHED}
+    return ", ".join(f"{name} {kinds[name]}" for name in options.columns)
 
 
 def columns_read(columns: Sequence[str]) -> list[str]:
     """Those of the stream that make up these of the source; one at least, that rows can be counted by."""
-    made = {"epoch": (), "published": ("user_properties",)}
+    made = {"node": (), "epoch": (), "published": ("user_properties",)}
     found = dict.fromkeys(name for each in columns for name in made.get(each, (each,)))
     return list(found) or ["offset"]
 
 
-def with_columns(batch: pa.RecordBatch, epoch: int, options: SourceOptions) -> pa.RecordBatch:
+def with_columns(batch: pa.RecordBatch, wanted: Range, options: SourceOptions) -> pa.RecordBatch:
     """A stream's batch as rows of the source."""
     arrays = []
     for name in options.columns:
         if name == "epoch":
-            arrays.append(pa.repeat(pa.scalar(epoch, pa.int64()), batch.num_rows))
+            arrays.append(pa.repeat(pa.scalar(wanted.epoch, pa.int64()), batch.num_rows))
+        elif name == "node":
+            arrays.append(pa.repeat(wanted.node, batch.num_rows))
         elif name == "published":
             arrays.append(published_times(batch.column("user_properties"), options.time_property))
         else:

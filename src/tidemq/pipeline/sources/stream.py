@@ -60,12 +60,23 @@ class TideMQSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self._refuse_other(schema)
-        return RangeReader(self._parsed())
+        options = self._parsed()
+        if options.nodes:
+            _need_limits()
+            from tidemq.pipeline.sources.node_tail import NodeRangeReader
+
+            return NodeRangeReader(options)
+        return RangeReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
         self._refuse_other(schema)
         if self._parsed().last:
             raise UsageError("the option last is for spark.read: a table is that of a moment")
+        if self._parsed().nodes:
+            _need_limits()
+            from tidemq.pipeline.sources.node_tail import NodeTailReader
+
+            return NodeTailReader(self._parsed())
         if not _LIMITS:
             return PlainTailReader(self._parsed())
         from tidemq.pipeline.sources.bounded_tail import TailReader
@@ -96,6 +107,11 @@ class TideMQSource(DataSource):
         options = SinkOptions.parse(self.options)
         options.check(schema, streaming=streaming)
         return options
+
+
+def _need_limits() -> None:
+    if not _LIMITS:
+        raise UsageError("the option url with several nodes needs Spark 4.2 or newer")
 
 
 class RangeReader(RangeRows, DataSourceReader):

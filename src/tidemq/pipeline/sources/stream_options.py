@@ -37,6 +37,8 @@ _NAMES = {  # as Spark hands them over, and as they are written
         "columns",
         "last",
         "ranges",  # of ingest: rows say which messages there are, and have none
+        "nodes",
+        "failOnUnreachable",
     )
 }
 
@@ -83,7 +85,9 @@ class Position:
 class SourceOptions:
     """What a reader is told; docs/pipeline.md has the meaning of each option. 0: no bound."""
 
-    url: str
+    urls: tuple[str, ...]
+    nodes: bool  # rows say whose they are, and a checkpoint has an offset for each
+    fail_on_unreachable: bool  # of nodes; or the others are read meanwhile
     token: str = field(repr=False)  # what tokenFile holds, so that no plan of Spark's has it
     cadata: str = field(repr=False)  # and cafile: executors need no such files
     stream: str
@@ -107,8 +111,11 @@ class SourceOptions:
         for name in ("url", "stream"):
             if not values.get(name):
                 raise UsageError(f"the option {name} is missing")
+        urls = urls_of(values["url"])
         options = cls(
-            url=values["url"],
+            urls=urls,
+            nodes=_flag(values, "nodes", "true" if len(urls) > 1 else "false"),
+            fail_on_unreachable=_flag(values, "failonunreachable", "false"),
             token=find_token(values.get("tokenfile", "")),
             cadata=read_cafile(values.get("cafile", "")),
             stream=values["stream"],
@@ -119,7 +126,7 @@ class SourceOptions:
             bytes_max=_number(values, "maxbytesperbatch", 0),
             partition_rows=_number(values, "rowsperpartition", PARTITION_ROWS),
             time_property=values.get("timeproperty", ""),
-            columns=_columns(values),
+            columns=_columns(values, nodes=len(urls) > 1 or values.get("nodes", "").lower() == "true"),
             last=_flag(values, "last", "false"),
             ranges=values.get("ranges") == "true",
         )
@@ -127,18 +134,50 @@ class SourceOptions:
             raise UsageError("the options maxRowsPerBatch and maxBytesPerBatch exclude one another")
         if options.last and (given_too := sorted(_OF_RANGES & values.keys())):
             raise UsageError(f"the options last and {_NAMES[given_too[0]]} exclude one another")
-        options.open()  # checks the URL
+        options._check_nodes()
         return options
 
-    def open(self) -> StreamReader:
-        """A reader of the stream."""
+    def _check_nodes(self) -> None:
+        """Also checks the URLs."""
+        for url in self.urls:
+            self.open(url)
+        if not self.nodes:
+            if len(self.urls) > 1:
+                raise UsageError("the option nodes is 'false'; accepted with several URLs: true")
+            if self.fail_on_unreachable:
+                raise UsageError(
+                    "the option failOnUnreachable is for several nodes: one alone has to be there"
+                )
+            return
+        if self.last:
+            raise UsageError("the option last is for one node: a topic's newest message may be on any")
+        if self.start.offset is not None or self.end.offset is not None:
+            raise UsageError(
+                "an offset is one of a node's stream; accepted for start and end of several nodes: earliest, "
+                "latest, or a time with its zone"
+            )
+
+    def open(self, url: str = "", retry_s: float = RETRY_S) -> StreamReader:
+        """A reader of the stream, at the only URL or at one of several."""
         token, cadata = self.token, self.cadata
-        return StreamReader(self.url, self.stream, token=token, cadata=cadata, retry_s=RETRY_S)
+        return StreamReader(url or self.urls[0], self.stream, token=token, cadata=cadata, retry_s=retry_s)
 
 
-def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
+def urls_of(text: str) -> tuple[str, ...]:
+    """Of the nodes, separated by commas. UsageError for one that is there twice."""
+    urls = tuple(url.strip().rstrip("/") for url in text.split(",") if url.strip())
+    if not urls:
+        raise UsageError("the option url is missing")
+    for place, url in enumerate(urls):
+        if url in urls[:place]:
+            raise UsageError(f"the option url has {url} twice")
+    return urls
+
+
+def _columns(values: Mapping[str, str], *, nodes: bool) -> tuple[str, ...]:
     """What rows have, in this order."""
-    accepted = ("epoch", *COLUMNS, *(("published",) if values.get("timeproperty") else ()))
+    more = ("published",) if values.get("timeproperty") else ()
+    accepted = (*(("node",) if nodes else ()), "epoch", *COLUMNS, *more)
     if "columns" not in values:
         return accepted
     if values.get("ranges") == "true":

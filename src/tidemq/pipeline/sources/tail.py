@@ -44,7 +44,12 @@ class Tail(RangeRows, DataSourceStreamReader):
 
     def refuse_foreign(self, known: Offset) -> None:
         """A checkpoint of another query."""
-        own = isinstance(known.get("epoch"), int) and isinstance(known.get("offset"), int)
+        nodes = isinstance(known.get("nodes"), list)
+        if nodes and not self.options.nodes and known.get("stream") == self.options.stream:
+            raise StreamError(
+                "the checkpoint is that of several nodes: with the option nodes=true one URL goes on with it"
+            )
+        own = nodes or (isinstance(known.get("epoch"), int) and isinstance(known.get("offset"), int))
         stream = known.get("stream", self.options.stream)  # of earlier versions, that did not say it
         if not own or stream != self.options.stream:
             whose = f"the stream {stream}" if own else f"another source, which is at {known}"
