@@ -72,7 +72,7 @@ def farm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
     made = Farm({ONE: Node("one", 11, 5), TWO: Node("two", 22, 7)})
     opened = SourceOptions.open
 
-    def open_fake(self: SourceOptions, url: str = "", retry_s: float = 0.0) -> Any:
+    def open_fake(self: SourceOptions, url: str = "", retry_s: float | None = None) -> Any:
         return made.nodes.get(url) or opened(self, url, retry_s)
 
     monkeypatch.setattr(SourceOptions, "open", open_fake)

@@ -27,11 +27,13 @@ from tidemq.cli.pipeline_options import (
     CatalogFile,
     Cert,
     Checkpoint,
+    FailOnUnreachable,
     Format,
     Key,
     MaintainBatches,
     Master,
     MetricsPort,
+    Nodes,
     PasswordFile,
     PipelineFile,
     RowsMax,
@@ -39,6 +41,7 @@ from tidemq.cli.pipeline_options import (
     TokenFile,
     Trigger,
     Url,
+    Urls,
     User,
     format_of,
     storage_of,
@@ -57,7 +60,7 @@ app = typer.Typer(
 def ingest(
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.")],
     tables: Annotated[str, typer.Argument(metavar="TABLES", help="Folder or URI that all executors reach.")],
-    url: Url,
+    url: Urls,
     token_file: TokenFile = "",
     cafile: CaFile = "",
     master: Master = "local[*]",
@@ -78,6 +81,8 @@ def ingest(
     bytes_max: BytesMax = 64 << 20,
     trigger: Trigger = 1.0,
     maintain_batches: MaintainBatches = 0,
+    nodes: Nodes = False,
+    fail_on_unreachable: FailOnUnreachable = False,
     metrics_port: MetricsPort = None,
     metrics_host: Annotated[str, typer.Option(metavar="HOST", help="The address of that.")] = "127.0.0.1",
 ) -> None:
@@ -95,6 +100,8 @@ def ingest(
 
         job = Ingest(
             url=url,
+            nodes=nodes,
+            fail_on_unreachable=fail_on_unreachable,
             token_file=token_file,
             cafile=cafile,
             stream=stream,
@@ -112,7 +119,7 @@ def ingest(
             format=format_of(table_format, catalog),
         )
         job.check()  # a wrong rule, address, token or name is told before Spark takes its time
-        job.open().describe()
+        job.describe()
         board = Board([stream])
         with _logged(), ExitStack() as opened:
             if metrics_port is not None:
@@ -270,9 +277,7 @@ def check(file: PipelineFile) -> None:
 def status(
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.")],
     tables: Annotated[str, typer.Argument(metavar="TABLES", help="Folder or URI, as ingest has it.")],
-    url: Annotated[
-        str, typer.Option(metavar="URL", help="The broker's admin listener; none: the tables alone.")
-    ] = "",
+    url: Urls = "",
     token_file: TokenFile = "",
     cafile: CaFile = "",
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each table.")] = False,
@@ -280,22 +285,19 @@ def status(
     table_format: Format = "delta",
     catalog: CatalogFile = None,
 ) -> None:
-    """Show what is in the tables of a stream, how far each has got, and how many messages it is behind.
+    """Show what is in the tables of a stream, how far each has got, and how many messages it is behind;
+    of bronze only with --url.
 
     Needs no Spark.
     """
     try:
-        from tidemq.client.streams import StreamReader, find_token, read_cafile
         from tidemq.pipeline.lake.plan import Lake
-        from tidemq.pipeline.lake.status import as_row, as_text
+        from tidemq.pipeline.lake.status import as_row, as_text, describe
         from tidemq.pipeline.lake.status import status as status_of
 
-        state = None
-        if url:
-            token, cadata = find_token(token_file), read_cafile(cafile)
-            state = StreamReader(url, stream, token=token, cadata=cadata).describe()
         storage, kind = storage_of(storage_options), format_of(table_format, catalog)
-        found = status_of(Lake(stream=stream, tables=tables, storage=storage, format=kind), state)
+        states = describe(url, stream, token_file, cafile)
+        found = status_of(Lake(stream=stream, tables=tables, storage=storage, format=kind), states)
         print("\n".join(json.dumps(as_row(each)) for each in found) if as_json else as_text(found))
     except (TideMQError, ImportError, OSError) as error:
         _fail(error)

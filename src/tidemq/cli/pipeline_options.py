@@ -13,6 +13,20 @@ if TYPE_CHECKING:
     from tidemq.pipeline.sources.mqtt_target import Target
 
 Url = Annotated[str, typer.Option(metavar="URL", help="The broker's admin listener, as executors reach it.")]
+Urls = Annotated[
+    str,
+    typer.Option(
+        metavar="URL[,URL...]",
+        help="The broker's admin listener, as executors reach it; of several nodes those of all.",
+    ),
+]
+Nodes = Annotated[
+    bool, typer.Option("--nodes", help="Go on with what was several nodes, also where --url is one.")
+]
+FailOnUnreachable = Annotated[
+    bool,
+    typer.Option("--fail-on-unreachable", help="Fail when one of several nodes is away, and not all alone."),
+]
 TokenFile = Annotated[
     str,
     typer.Option(

@@ -35,7 +35,7 @@ def copier(options: SourceOptions, storage: Storage, folder: str, reached: int, 
             for row in batch.to_pylist():
                 wanted = Range(row["epoch"], max(row["start"], reached), row["end"])
                 with DayFiles(storage, bytes_max) as files:
-                    repeated = _copy(options, wanted, folder, files)
+                    repeated = copied(options, wanted, folder, files)
                 done.append((repeated, [each.to_json() for each in files.written]))
             batch = batch.append_column("repeated", pa.array([repeated for repeated, _ in done], pa.bool_()))
             texts = pa.array([written for _, written in done], pa.list_(pa.string()))
@@ -44,7 +44,8 @@ def copier(options: SourceOptions, storage: Storage, folder: str, reached: int, 
     return copy
 
 
-def _copy(options: SourceOptions, wanted: Range, folder: str, files: DayFiles) -> bool:
+def copied(options: SourceOptions, wanted: Range, folder: str, files: DayFiles) -> bool:
+    """Whether one of the messages of a range was marked as sent again; all are in the files then."""
     repeated = False
     if wanted.start >= wanted.end:
         return repeated

@@ -25,6 +25,7 @@ from tidemq.pipeline.lake.day_files import files_of
 from tidemq.pipeline.lake.maintenance import maintain
 from tidemq.pipeline.lake.measures import Measures
 from tidemq.pipeline.lake.messages import columns_of
+from tidemq.pipeline.lake.node_ingest import NodeCommitter
 from tidemq.pipeline.lake.plan import Ingest
 from tidemq.pipeline.lake.progress import Progress, Span
 from tidemq.pipeline.lake.refine import Refiner
@@ -53,12 +54,19 @@ def start_ingest(
     measures = measures or Measures(ingest.stream)
     refiner = Refiner(spark, ingest, measures)
     refiner.catch_up()
-    start = _going_on(ingest) if has_begun(ingest.storage, ingest.checkpoint_uri) else _begin(ingest)
+    nodes = NodeCommitter(spark, ingest, refiner, measures) if ingest.has_nodes else None
+    if has_begun(ingest.storage, ingest.checkpoint_uri):
+        start = _going_on(ingest)
+    elif nodes:
+        nodes.begin()
+        start = ingest.start
+    else:
+        start = _begin(ingest)
     read = spark.readStream.format("tidemq").options(
         **ingest.source, **ingest.limits, start=start, ranges="true"
     )
     ranges = read.load().observe("tidemq", F.expr("sum(end - start)").alias("messages"))
-    write = ranges.writeStream.foreachBatch(_committer(ingest, refiner, measures))
+    write = ranges.writeStream.foreachBatch(nodes or _committer(ingest, refiner, measures))
     write = write.option("checkpointLocation", spark_uri(ingest.checkpoint_uri)).queryName(ingest.stream)
     if once:
         return write.trigger(availableNow=True).start()
@@ -140,10 +148,12 @@ def run_ingest(
     """
     ingest.check()
     check_checkpoint(spark, ingest.checkpoint_uri)
-    ingest.open().describe()  # a wrong URL needs no restarts
+    ingest.describe()  # a wrong URL needs no restarts
     measures = measures or Measures(ingest.stream)
     run_job(partial(start_ingest, spark, ingest, once=once, measures=measures))
     refiner = Refiner(spark, ingest, measures)
+    if ingest.has_nodes:  # one may have been away while Spark read it
+        NodeCommitter(spark, ingest, refiner, measures).catch_up()
     refiner.catch_up()
     measures.log(behind=0)
     if refiner.held:

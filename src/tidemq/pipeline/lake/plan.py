@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tidemq.client.streams import StreamReader, find_token, read_cafile
+from tidemq.client.streams import StreamReader, StreamState, find_token, read_cafile
 from tidemq.errors import UsageError
 from tidemq.pipeline.decode.payload_rules import Rule
 from tidemq.pipeline.decode.schema_registry import RegistryError
@@ -13,7 +13,8 @@ from tidemq.pipeline.lake.delta_log import DELTA
 from tidemq.pipeline.lake.table import Table
 from tidemq.pipeline.lake.table_log import TableFormat
 from tidemq.pipeline.places import ENVIRONMENT, Storage, place_uri
-from tidemq.pipeline.sources.stream_options import RETRY_S
+from tidemq.pipeline.sources.nodes import Nodes
+from tidemq.pipeline.sources.stream_options import RETRY_S, SourceOptions, urls_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,9 @@ class Lake:
 class Ingest(Lake):
     """What is to be brought where; a batch has `rows_max` messages at most."""
 
-    url: str  # of the broker's admin listener
+    url: str  # of the broker's admin listener; of several nodes separated by commas
+    nodes: bool = False  # also one URL is that of one of several nodes
+    fail_on_unreachable: bool = False  # of several nodes; or the others are read meanwhile
     token_file: str = ""  # with its token, on the driver (see `find_token`)
     cafile: str = ""  # with the certificates that are trusted in place of the system's, on the driver
     start: str = "earliest"  # of a new checkpoint: latest, an offset, a time
@@ -117,10 +120,21 @@ class Ingest(Lake):
         return place_uri(self.checkpoint) if self.checkpoint else f"{self.folder}/checkpoint"
 
     @property
+    def urls(self) -> tuple[str, ...]:
+        return urls_of(self.url)
+
+    @property
+    def has_nodes(self) -> bool:
+        """Whether the streams of nodes are brought together."""
+        return self.nodes or len(self.urls) > 1
+
+    @property
     def source(self) -> dict[str, str]:
         """Options of the source that hold for every read of the stream."""
         fail = str(self.fail_on_data_loss).lower()
         given = {"url": self.url, "stream": self.stream, "failOnDataLoss": fail}
+        if self.has_nodes:
+            given |= {"nodes": "true", "failOnUnreachable": str(self.fail_on_unreachable).lower()}
         files = {"tokenFile": self.token_file, "cafile": self.cafile}
         return given | {name: file for name, file in files.items() if file}
 
@@ -131,7 +145,15 @@ class Ingest(Lake):
             return {"maxBytesPerBatch": str(self.batch_bytes_max)}
         return {"maxRowsPerBatch": str(self.rows_max)}
 
-    def open(self, retry_s: float = RETRY_S) -> StreamReader:
-        """A reader of the stream, for the driver."""
+    def open(self, url: str = "", retry_s: float = RETRY_S) -> StreamReader:
+        """A reader of the stream, at the only URL or at one of several, for the driver."""
         token, cadata = find_token(self.token_file), read_cafile(self.cafile)
-        return StreamReader(self.url, self.stream, token=token, cadata=cadata, retry_s=retry_s)
+        return StreamReader(url or self.urls[0], self.stream, token=token, cadata=cadata, retry_s=retry_s)
+
+    def describe(self, retry_s: float = RETRY_S) -> list[StreamState]:
+        """The stream as its broker has it; as each of several nodes has it that is there. ConnectError where
+        none is, StreamError where one does not have it.
+        """
+        if self.has_nodes:
+            return list(Nodes(SourceOptions.parse(self.source)).look(retry_s=retry_s).values())
+        return [self.open(retry_s=retry_s).describe()]

@@ -1,8 +1,8 @@
 """First deliveries: QoS 1 messages that came again are left out of what is decoded.
 
 A message that a publisher has sent again (`dup`) is left out when bronze has its first delivery: one of the
-same client, packet identifier, topic and payload, at most an hour before. One whose first delivery never came
-stays: who drops all that are marked loses messages.
+same client, packet identifier, topic and payload, at most an hour before, in the same stream or that of
+another node. One whose first delivery never came stays: who drops all that are marked loses messages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from tidemq.pipeline.lake.table import Table
 
 REPEATED_WITHIN = timedelta(hours=1)
-_SAME = ("epoch", "client_id", "packet_id", "topic", "payload")
+_SAME = ("client_id", "packet_id", "topic", "payload")
 
 
 def first_deliveries(frame: DataFrame, bronze: Table) -> DataFrame:
@@ -26,12 +26,17 @@ def first_deliveries(frame: DataFrame, bronze: Table) -> DataFrame:
         return frame
     seconds = int(REPEATED_WITHIN.total_seconds())
     bounds = {"received": (since[0].astimezone() - REPEATED_WITHIN, None)}
-    earlier = bronze.read(frame.sparkSession, [*_SAME, "offset", "received"], bounds)
-    earlier = earlier.select(*_SAME, F.col("offset").alias("before"), F.col("received").alias("earlier"))
+    earlier = bronze.read(frame.sparkSession, [*_SAME, "epoch", "offset", "received"], bounds)
+    earlier = earlier.select(
+        *_SAME,
+        F.col("epoch").alias("before_epoch"),
+        F.col("offset").alias("before"),
+        F.col("received").alias("earlier"),
+    )
     again = (
-        marked.select(*_SAME, "offset", "received")
+        marked.select(*_SAME, "epoch", "offset", "received")
         .join(earlier, list(_SAME))
-        .where("before < offset")
+        .where("if(before_epoch = epoch, before < offset, earlier < received)")
         .where(F.expr(f"earlier >= received - interval {seconds} seconds"))
         .select("epoch", "offset")
         .distinct()

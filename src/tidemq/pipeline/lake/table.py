@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from tidemq.pipeline.lake.day_files import DayFiles, Written
 from tidemq.pipeline.lake.delta_log import DELTA
-from tidemq.pipeline.lake.progress import Progress, Span
+from tidemq.pipeline.lake.progress import Progress, Span, said_of
 from tidemq.pipeline.lake.stale import Stale
 from tidemq.pipeline.lake.table_log import (
     PARTITION,
@@ -116,6 +116,22 @@ class Table:
             if epoch is not None and received is not None:  # or somebody else has written it
                 first[epoch] = min(first.get(epoch, received), received)
         return sorted(first, key=lambda epoch: first[epoch])
+
+    # --- rows of several streams at once ------------------------------------------------------------
+
+    def opened(self, columns: pa.Schema) -> Snapshot:
+        """The table, made if there is none, and with these columns at least. TableError when it has them of
+        other types.
+        """
+        return self._open(columns, widen=True)
+
+    def add(self, snapshot: Snapshot, ends: Mapping[Progress, int], written: Sequence[Written]) -> int:
+        """Adds files, and says how far the table has got with them in each stream; gives the number of rows.
+
+        ConflictError when another driver has brought one of those elsewhere of which the snapshot was asked.
+        """
+        self._log.commit(snapshot, said_of(ends), written)
+        return sum(each.rows for each in written)
 
     # --- rows that are added -----------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ def _of_tables(ingests: Iterable[Ingest]) -> Iterable[Metric]:
     }
     for ingest in ingests:
         try:
-            found = status(ingest, ingest.open(retry_s=0).describe())
+            found = status(ingest, ingest.describe(retry_s=0))
         except (TideMQError, OSError) as error:
             _log.warning("no metrics of the tables of %s: %s", ingest.stream, error)
             continue

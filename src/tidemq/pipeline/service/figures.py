@@ -62,17 +62,27 @@ def _after(before: Figures, progress: StreamingQueryProgress) -> Figures:
     source = progress.sources[0]
     observed = progress.observedMetrics.get("tidemq")
     rows = progress.numInputRows if observed is None else observed["messages"] or 0
+    if observed is None and "nodes" in (source.endOffset or ""):  # ingest of several nodes has its own reader
+        rows = rows or _ahead(source.endOffset, source.startOffset)
     return Figures(
         before.batches + 1,
         before.messages + rows,
         before.seconds + progress.durationMs.get("triggerExecution", 0) / 1000,
-        max(_offset(source.latestOffset) - _offset(source.endOffset), 0),
+        _ahead(source.latestOffset, source.endOffset),
         sum(each.numRowsTotal for each in progress.stateOperators),
         sum(each.memoryUsedBytes for each in progress.stateOperators),
     )
 
 
-def _offset(text: Any) -> int:
-    """As the source writes it; 0 where there is none."""
+def _ahead(later: Any, sooner: Any) -> int:
+    """How many messages are between two offsets of the source; of nodes that both have, if it has several."""
+    ends, starts = _offsets(later), _offsets(sooner)
+    return sum(max(end - starts.get(epoch, end), 0) for epoch, end in ends.items())
+
+
+def _offsets(text: Any) -> dict[int, int]:
+    """As the source writes it, by epoch of the stream; empty where there is none."""
     found = json.loads(text) if text else None
-    return int(found["offset"]) if isinstance(found, dict) else 0
+    if not isinstance(found, dict):
+        return {}
+    return {each.get("epoch", 0): int(each["offset"]) for each in found.get("nodes", [found])}

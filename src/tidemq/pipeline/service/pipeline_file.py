@@ -114,7 +114,9 @@ class MaintenanceTable(_Table):
 class PipelineTable(_Table):
     """The file. Relative paths are those of where the command is started."""
 
-    url: str  # of the broker's admin listener, as executors reach it
+    url: str  # of the broker's admin listener, as executors reach it; of several nodes, by commas
+    nodes: bool = False  # as `ingest --nodes` and so on
+    fail_on_unreachable: bool = False
     token_file: str = ""
     cafile: str = ""
     tables: str
@@ -152,7 +154,7 @@ class Plan:
         """
         for each in self.streams:
             each.ingest.check()
-            each.ingest.open().describe()
+            each.ingest.describe()
             if each.alerts:
                 each.alerts.check()
             for bridge in each.bridges:
@@ -180,6 +182,8 @@ def _stream(
     apart = table.checkpoints and in_object_store(table.tables)
     ingest = Ingest(
         url=table.url,
+        nodes=table.nodes,
+        fail_on_unreachable=table.fail_on_unreachable,
         token_file=table.token_file,
         cafile=table.cafile,
         stream=stream.name,

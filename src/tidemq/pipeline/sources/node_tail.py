@@ -10,6 +10,7 @@ begins.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,10 +26,12 @@ from pyspark.sql.streaming.datasource import (
 
 from tidemq.client.errors import ConnectError
 from tidemq.client.streams import StreamState
-from tidemq.pipeline.sources.nodes import Nodes, States, name_of
+from tidemq.pipeline.sources.nodes import Nodes, States, name_of, shares
 from tidemq.pipeline.sources.ranges import Range, RangeRows
 from tidemq.pipeline.sources.stream_options import SourceOptions
 from tidemq.pipeline.sources.tail import WAIT_S, Offset, Tail
+
+BEAT_S = 10.0  # with the option ranges there is a batch so often: ingest may have left out a node
 
 _log = logging.getLogger(__name__)
 
@@ -109,7 +112,10 @@ class NodeTailReader(Tail, SupportsTriggerAvailableNow):
             if place.epoch in here or not self._is_replaced(place, places, states)
         ]
         met = [self._begin(url, states[url]) for epoch, url in here.items() if epoch not in places]
-        return self._offset_of([*self._bounded(known, states, limit), *met])
+        found = self._offset_of([*self._bounded(known, states, limit), *met])
+        if self.options.ranges and self._target is None:
+            found["beat"] = int(time.time() // BEAT_S)
+        return found
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[Range]:
         self.refuse_foreign(start)
@@ -165,22 +171,19 @@ class NodeTailReader(Tail, SupportsTriggerAvailableNow):
         return Place(state.epoch, offset, name_of(url, state), url)
 
     def _bounded(self, known: Sequence[tuple[Place, int]], states: States, limit: ReadLimit) -> list[Place]:
-        """Where each ends within the limit, of which all that have something get as much."""
-        waiting = [(place, at) for place, at in known if place.url in states and not place.away]
-        waiting = [(place, at) for place, at in waiting if at < states[place.url].next_offset]
-        waiting.sort(key=lambda each: states[each[0].url].next_offset - each[1])
-        ends = {place.epoch: at for place, at in known}
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
-        for done, (place, at) in enumerate(waiting):
-            end, left = states[place.url].next_offset, len(waiting) - done
-            if isinstance(limit, ReadMaxRows):
-                end = min(end, at + max(rows // left, 1))
-                rows -= end - at
-            elif isinstance(limit, ReadMaxBytes):
-                reader = self.options.open(place.url)
-                end = reader.end_within(at, end, max(limit.max_bytes // len(waiting), 1))
-            ends[place.epoch] = end
-        return [replace(place, offset=ends[place.epoch]) for place, _ in known]
+        """Where each ends within the limit, of which all that have something get a share."""
+        begins = {place.url: at for place, at in known if not place.away}
+        backlogs = {url: states[url].next_offset - at for url, at in begins.items()}
+        backlogs = {url: count for url, count in backlogs.items() if count > 0}
+        if isinstance(limit, ReadMaxBytes):
+            most = max(limit.max_bytes // max(len(backlogs), 1), 1)
+            for url, count in backlogs.items():
+                reader, at = self.options.open(url), begins[url]
+                backlogs[url] = reader.end_within(at, at + count, most) - at
+        taken = shares(backlogs, limit.max_rows if isinstance(limit, ReadMaxRows) else 0)
+        return [
+            replace(place, offset=at if place.away else at + taken.get(place.url, 0)) for place, at in known
+        ]
 
     def _offset_of(self, places: Iterable[Place]) -> Offset:
         """As the checkpoint has it: in an order, for Spark compares texts."""

@@ -33,11 +33,11 @@ class Nodes:
         self._away: dict[str, str] = {}  # why
         self.last: States = {}
 
-    def look(self, *, all_of_them: bool = False) -> States:
+    def look(self, *, all_of_them: bool = False, retry_s: float | None = None) -> States:
         """The streams of all nodes that are there. ConnectError where none is for 30 s, or not all, if all
         are wanted. StreamError where one has no such stream, or two are the same.
         """
-        until = time.monotonic() + RETRY_S
+        until = time.monotonic() + (RETRY_S if retry_s is None else retry_s)
         while True:
             found = self._look_once()
             enough = len(found) == len(self._options.urls) if all_of_them else bool(found)
@@ -99,6 +99,20 @@ class Nodes:
 def name_of(url: str, state: StreamState) -> str:
     """The node's name; of a broker without a cluster, where it is."""
     return state.node or urlsplit(url).netloc.rpartition("@")[2]
+
+
+def shares(backlogs: Mapping[str, int], most: int) -> dict[str, int]:
+    """How much of each is taken, of so much of all: who has less than a share leaves the rest to the others.
+    One at least of each; all of all where `most` is 0.
+    """
+    if not most:
+        return dict(backlogs)
+    found: dict[str, int] = {}
+    for url in sorted(backlogs, key=lambda url: backlogs[url]):
+        share = max(most // (len(backlogs) - len(found)), 1)
+        found[url] = min(backlogs[url], share)
+        most -= found[url]
+    return found
 
 
 def _refuse_same(states: States) -> None:

@@ -101,6 +101,7 @@ class SourceOptions:
     columns: tuple[str, ...]
     last: bool  # the newest message of each topic instead of a range
     ranges: bool
+    retry_s: float = RETRY_S
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
@@ -157,9 +158,10 @@ class SourceOptions:
                 "latest, or a time with its zone"
             )
 
-    def open(self, url: str = "", retry_s: float = RETRY_S) -> StreamReader:
+    def open(self, url: str = "", retry_s: float | None = None) -> StreamReader:
         """A reader of the stream, at the only URL or at one of several."""
         token, cadata = self.token, self.cadata
+        retry_s = self.retry_s if retry_s is None else retry_s
         return StreamReader(url or self.urls[0], self.stream, token=token, cadata=cadata, retry_s=retry_s)
 
 

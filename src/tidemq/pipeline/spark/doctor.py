@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -42,16 +42,17 @@ def examine(
     without `master`, Spark is not started. A few seconds; ten with `master`.
     """
 
-    def reader() -> StreamReader:
-        return StreamReader(url, stream, token=find_token(token_file), cadata=read_cafile(cafile))
+    def reader(at: str) -> StreamReader:
+        return StreamReader(at, stream, token=find_token(token_file), cadata=read_cafile(cafile))
 
     yield _looked("Java", _java)
     for package, oldest in PACKAGES.items():
         yield _looked(package, partial(_package, package, oldest))
-    if url:
-        yield _looked("broker", lambda: _broker(reader()))
+    urls = [each.strip() for each in url.split(",") if each.strip()]  # of several nodes
+    for each in urls:
+        yield _looked("broker", partial(_broker, partial(reader, each)))
     if master:
-        yield _looked("Spark", lambda: _spark(reader() if url else None, master))
+        yield _looked("Spark", lambda: _spark([reader(each) for each in urls], master))
 
 
 def _looked(subject: str, look: Callable[[], str]) -> Finding:
@@ -77,14 +78,15 @@ def _package(name: str, oldest: tuple[int, int]) -> str:
     return version
 
 
-def _broker(reader: StreamReader) -> str:
+def _broker(make_reader: Callable[[], StreamReader]) -> str:
+    reader = make_reader()
     state = reader.describe()
     kept = state.next_offset - state.first_offset
     what = "offsets, of each topic its newest message," if state.last else "messages"
     return f"{reader.url} has the stream {state.name}: {kept:,} {what} from offset {state.first_offset}"
 
 
-def _spark(reader: StreamReader | None, master: str) -> str:
+def _spark(readers: Sequence[StreamReader], master: str) -> str:
     """Starts it, and lets a task on an executor ask for the broker."""
     import pyarrow as pa
 
@@ -94,7 +96,7 @@ def _spark(reader: StreamReader | None, master: str) -> str:
         for _ in batches:
             text = ""
             try:
-                if reader:
+                for reader in readers:
                     reader.describe()
             except TideMQError as error:
                 text = str(error)
@@ -108,7 +110,7 @@ def _spark(reader: StreamReader | None, master: str) -> str:
         if said[0].text:
             raise UsageError(f"an executor of {master} does not reach the broker: {said[0].text}")
         return f"{spark.version} on {master}; its executors " + (
-            "reach the broker" if reader else "run TideMQ's code"
+            "reach the broker" if readers else "run TideMQ's code"
         )
 
 
