@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,12 @@ def test_what_came_again_is_left_out_unless_it_is_the_first_to_come(
     run_ingest(spark, job, once=True)
     assert [offset for (offset,) in rows(job.silver(job.rules[1]), "offset")] == [0, 2, 4, 5]
     assert len(rows(job.bronze, "offset")) == 7
+    streaming.delete("again")
+    streaming.declare("again")  # in place of another node's: the first came to another stream
+    send_as_device(streaming, "again/1/level", [(b"2", 2, True), (b"4", 2, True)])
+    run_ingest(spark, replace(job, fail_on_data_loss=False), once=True)
+    assert [value for (value,) in rows(job.silver(job.rules[1]), "value", order="value")] == [1, 2, 3, 3, 4]
+    assert len(rows(job.bronze, "offset")) == 9
 
 
 def test_filters_match_as_the_broker_matches(spark: SparkSession) -> None:
