@@ -8,21 +8,24 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cluster.test_processes import Node, make_nodes, stop
-from pipeline.lake import rows
+from pipeline.lake import ingest, rows
+from pipeline.streaming import Streaming
 from pyspark.sql import DataFrame, Row, SparkSession
 from waiting import until
 
 from tidemq.client import Client
 from tidemq.client.streams import StreamReader
-from tidemq.errors import TideMQError
+from tidemq.errors import TideMQError, UsageError
 from tidemq.pipeline.lake.ingest import Ingest, run_ingest
 from tidemq.pipeline.lake.node_ingest import NodeCommitter, Wanted
 from tidemq.pipeline.lake.status import status
 from tidemq.pipeline.sources.stream import register
+from tidemq.pipeline.spark.jobs import JobError
 from tidemq.testing.ports import free_port
 
 pytestmark = pytest.mark.timeout(300)
@@ -215,3 +218,26 @@ class Killing:
             return copied(committer, wanted, folder)
 
         monkeypatch.setattr(NodeCommitter, "_copied", kill_before)
+
+
+def test_what_one_broker_began_goes_on_with_nodes(
+    spark: SparkSession, streaming: Streaming, tmp_path: Path
+) -> None:
+    """Its table and its checkpoint; the way back is refused, with what to do."""
+    name = streaming.declare("widened")
+    streaming.publish([(f"{name}/a", b"%d" % number) for number in range(5)])
+    rule = f'[[rules]]\nname = "numbers"\nfilter = "{name}/a"\nformat = "number"\n'
+    alone = ingest(spark, streaming, tmp_path, name, rule)
+    streaming.publish([(f"{name}/a", b"%d" % number) for number in range(5, 9)])
+    job = replace(alone, nodes=True, rows_max=3)
+    run_ingest(spark, job, once=True)
+    where = streaming.url.removeprefix("http://")
+    assert rows(job.bronze, "offset", "node") == [(at, None if at < 5 else where) for at in range(9)]
+    assert [value for (value,) in rows(job.silver(job.rules[0]), "value")] == [*range(9)]
+    streaming.publish([(f"{name}/a", b"9")])
+    with pytest.raises(JobError, match="with the option nodes=true one URL goes on with it"):
+        run_ingest(spark, alone, once=True)
+    with pytest.raises(UsageError, match="an offset is one of a node's stream"):
+        run_ingest(spark, replace(job, start="3"), once=True)
+    run_ingest(spark, job, once=True)
+    assert len(rows(job.bronze, "offset")) == 10

@@ -37,6 +37,7 @@ from tidemq.cli.pipeline_options import (
     PasswordFile,
     PipelineFile,
     RowsMax,
+    RulesFile,
     StorageFile,
     TokenFile,
     Trigger,
@@ -64,9 +65,7 @@ def ingest(
     token_file: TokenFile = "",
     cafile: CaFile = "",
     master: Master = "local[*]",
-    rules: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="TOML with rules that decode payloads.")
-    ] = None,
+    rules: RulesFile = None,
     checkpoint: Checkpoint = "",
     storage_options: StorageFile = None,
     table_format: Format = "delta",
@@ -87,9 +86,8 @@ def ingest(
     metrics_host: Annotated[str, typer.Option(metavar="HOST", help="The address of that.")] = "127.0.0.1",
 ) -> None:
     """Bring a stream into TABLES/STREAM/bronze, a table, each message once; with --rules, decoded
-    into TABLES/STREAM/silver/RULE, and what cannot be into TABLES/STREAM/dead_letters.
-
-    Continues where the last run stopped, also when that was killed.
+    into TABLES/STREAM/silver/RULE, and what cannot be into TABLES/STREAM/dead_letters. Continues where
+    the last run stopped, also when that was killed.
     """
     try:
         from tidemq.pipeline.decode.payload_rules import load_rules

@@ -53,6 +53,7 @@ Key = Annotated[str | None, typer.Option(metavar="FILE", help="Its private key, 
 PipelineFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="TOML with streams, rules, alerts, sinks and maintenance.")
 ]
+RulesFile = Annotated[Path | None, typer.Option(metavar="FILE", help="TOML with rules that decode payloads.")]
 RowsMax = Annotated[int, typer.Option(min=1, help="Messages of a batch.")]
 Trigger = Annotated[float, typer.Option(min=0.0, help="Seconds between the beginnings of batches.")]
 

@@ -107,8 +107,10 @@ def state_of(said: Any, url: str) -> StreamState:
     names = ("epoch", "first_offset", "next_offset", "bytes")
     numbers = {name: number_of(said, name, url) for name in names}
     try:
-        more = {"last": bool(said.get("last", False)), "node": str(said.get("node") or "")}
-        return StreamState(name=said["name"], filters=tuple(said["filters"]), **more, **numbers)
+        last, node = bool(said.get("last", False)), said.get("node") or ""
+        return StreamState(
+            name=said["name"], filters=tuple(said["filters"]), last=last, node=str(node), **numbers
+        )
     except (KeyError, TypeError) as error:
         raise strange_answer(url, error) from error
 

@@ -56,7 +56,7 @@ class NodeCommitter:
     def __init__(self, spark: SparkSession, ingest: Ingest, refiner: Refiner, measures: Measures) -> None:
         self._spark, self._ingest = spark, ingest
         self._refiner, self._measures = refiner, measures
-        self._options = replace(SourceOptions.parse(ingest.source), retry_s=TASK_RETRY_S)
+        self._options = replace(ingest.node_options, retry_s=TASK_RETRY_S)
         self._nodes = Nodes(self._options)
         self._columns = to_arrow_schema(columns_of(f"{COLUMNS}, node {NODE}, date date"), timezone="UTC")
 
@@ -65,7 +65,7 @@ class NodeCommitter:
         ConnectError where one cannot be reached.
         """
         states = Nodes(self._options).look(all_of_them=True)
-        self._place(states, Position.parse("start", self._ingest.start))
+        self._place(states, self._options.start)
 
     def __call__(self, _: DataFrame, batch: int) -> None:
         self.catch_up()
@@ -81,8 +81,8 @@ class NodeCommitter:
         cannot be read.
         """
         targets = self._nodes.look(all_of_them=self._ingest.fail_on_unreachable)
-        start = Position.parse("start", self._ingest.start)
-        self._place(targets, start if start.time else Position())
+        start = self._options.start
+        self._place(targets, start if start.time else Position())  # one that joins has none from before
         tries: Counter[str] = Counter()
         while wanted := self._wanted(targets):
             unread = self._bring(wanted)
@@ -140,7 +140,7 @@ class NodeCommitter:
             snapshot = bronze.opened(self._columns)
             here = [each for each in wanted if self._progress(each).reached(snapshot) == each.start]
             folder = f"{bronze.uri}/batch-{uuid.uuid4()}"
-            rows = self._copied(here, folder)
+            rows = self._copied(here, folder) if here else []
             why = {row.epoch: row.unread for row in rows if row.unread}
             read = [each for each in here if each.epoch not in why]
             written = files_of([row for row in rows if row.epoch not in why])

@@ -150,10 +150,15 @@ class Ingest(Lake):
         token, cadata = find_token(self.token_file), read_cafile(self.cafile)
         return StreamReader(url or self.urls[0], self.stream, token=token, cadata=cadata, retry_s=retry_s)
 
+    @property
+    def node_options(self) -> SourceOptions:
+        """Of the source, where it has several nodes. UsageError for what is of one broker alone."""
+        return SourceOptions.parse(self.source | {"start": self.start})
+
     def describe(self, retry_s: float = RETRY_S) -> list[StreamState]:
         """The stream as its broker has it; as each of several nodes has it that is there. ConnectError where
         none is, StreamError where one does not have it.
         """
         if self.has_nodes:
-            return list(Nodes(SourceOptions.parse(self.source)).look(retry_s=retry_s).values())
+            return list(Nodes(self.node_options).look(retry_s=retry_s).values())
         return [self.open(retry_s=retry_s).describe()]
