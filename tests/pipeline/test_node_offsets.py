@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from tidemq.client.errors import ConnectError
 from tidemq.client.streams import StreamError, StreamState
 from tidemq.errors import UsageError
+from tidemq.pipeline.service.figures import FiguresListener
 from tidemq.pipeline.sources import nodes
 from tidemq.pipeline.sources.bounded_tail import TailReader
 from tidemq.pipeline.sources.node_tail import NodeTailReader
@@ -264,3 +268,27 @@ def test_one_node_under_two_urls_is_refused(farm: Farm) -> None:
 def test_a_wrong_option_is_named(options: dict[str, str], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         SourceOptions.parse({"url": f"{ONE},{TWO}", "stream": "plant", **options})
+
+
+def test_a_query_of_nodes_is_behind_by_what_all_have() -> None:
+    """Ingest reads nodes by itself: Spark sees no rows. A node that is away has no latest offset."""
+
+    def said(**ends: int) -> str:
+        places = [{"epoch": int(name[1:]), "offset": end} for name, end in ends.items()]
+        return json.dumps({"stream": "plant", "nodes": places})
+
+    source = SimpleNamespace(
+        startOffset=said(e11=2, e22=3), endOffset=said(e11=4, e22=3, e33=7), latestOffset=said(e11=9, e33=8)
+    )
+    progress = SimpleNamespace(
+        name="plant",
+        sources=[source],
+        observedMetrics={"tidemq": {"messages": None}},
+        numInputRows=0,
+        durationMs={},
+        stateOperators=[],
+    )
+    listener = FiguresListener()
+    listener.onQueryProgress(cast(QueryProgressEvent, SimpleNamespace(progress=progress)))
+    found = listener.figures()["plant"]
+    assert (found.messages, found.behind) == (2, 6)

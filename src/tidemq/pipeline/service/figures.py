@@ -62,8 +62,8 @@ def _after(before: Figures, progress: StreamingQueryProgress) -> Figures:
     source = progress.sources[0]
     observed = progress.observedMetrics.get("tidemq")
     rows = progress.numInputRows if observed is None else observed["messages"] or 0
-    if observed is None and "nodes" in (source.endOffset or ""):  # ingest of several nodes has its own reader
-        rows = rows or _ahead(source.endOffset, source.startOffset)
+    if not rows and "nodes" in (source.endOffset or ""):  # ingest of several nodes reads them by itself
+        rows = _ahead(source.endOffset, source.startOffset)
     return Figures(
         before.batches + 1,
         before.messages + rows,
