@@ -133,9 +133,9 @@ def test_a_node_that_is_away_keeps_its_place_and_holds_up_nobody(farm: Farm) -> 
 def test_a_node_that_is_silent_is_away_until_it_answers(farm: Farm) -> None:
     reader = farm.reader(ONE, TWO)
     start = reader.initialOffset()
-    farm.nodes[ONE].silent = threading.Event()
+    answer = farm.nodes[ONE].silent = threading.Event()
     assert away(reader.latestOffset(start, ALL)) == {"one"}
-    farm.nodes[ONE].silent.set()
+    answer.set()
     while away(end := reader.latestOffset(start, ALL)):
         pass
     assert offsets(end) == {"one": 5, "two": 7}
@@ -198,9 +198,8 @@ def test_a_node_that_began_anew_is_said_to_have_lost_messages(farm: Farm) -> Non
     farm.nodes[ONE] = Node("one", 12, 3)
     with pytest.raises(StreamError, match="was made anew: the messages behind offset 5 are lost"):
         farm.look(start, ONE, TWO)
-    loss = {"failOnDataLoss": "false"}
-    begun = farm.look(start, ONE, TWO, **loss)
-    reader = farm.reader(ONE, TWO, **loss)
+    begun = farm.look(start, ONE, TWO, failOnDataLoss="false")
+    reader = farm.reader(ONE, TWO, failOnDataLoss="false")
     assert ranges(reader, begun, reader.latestOffset(begun, ALL)) == {("one", ONE, 0, 3)}
     assert {each["epoch"] for each in begun["nodes"]} == {12, 22}
     farm.nodes[TWO].first = farm.nodes[TWO].end = 9
