@@ -4,6 +4,7 @@ is taken before anybody is served.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -86,3 +87,26 @@ async def test_a_node_that_serves_takes_no_snapshot(nodes: Nodes) -> None:
     await nodes.start("three")
     await until(lambda: nodes.agree("one", "two", "three"))
     assert nodes.count("three", "subscription") == 1
+
+
+async def test_a_node_that_began_by_itself_holds_up_nobody(nodes: Nodes) -> None:
+    """It met nobody, and kept no log of what it did. A node that waited for that did not start."""
+    await nodes.meet("one", "two")
+    async with client(nodes.brokers["one"], "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.cut |= {each.node.incarnation for each in nodes.keepers.values()}
+    three = await nodes.start("three")
+    async with client(three, "bob") as bob:
+        await bob.subscribe("b/#", qos=1)
+    await until(lambda: nodes.keepers["three"].node.stability.first > 1, "its first records are gone")
+    await nodes.stop("one")
+    nodes.links.cut.clear()
+    await until(lambda: nodes.keepers["two"].exchange.counts["cluster_messages_refused"] > 0)
+    texts = [trouble.text for trouble in nodes.keepers["two"].exchange.troubles.all()]
+    assert any("three" in each and "it can join with an empty data directory" in each for each in texts)
+    async with asyncio.timeout(30):
+        await nodes.start("one")
+    await until(lambda: nodes.agree("one", "two"))
+    assert len(nodes.keepers["two"].node.members.incarnations) == 2
+    assert len(nodes.keepers["one"].node.members.incarnations) == 2

@@ -14,6 +14,7 @@ from tidemq.cluster.records import NO_DIGEST, Record, check_payloads
 from tidemq.cluster.rows import Rows
 from tidemq.cluster.stability import Stability
 from tidemq.cluster.vectors import Dot, Vector
+from tidemq.errors import ClusterError
 
 
 class Node:
@@ -131,11 +132,26 @@ class Node:
 
     def hear(self, beat: Heartbeat, now: float, late_s: float = 0) -> None:
         """Another node's, as in `Members`. ClusterError where it is refused."""
+        self._check_history(beat)
         self.members.hear(beat, now, late_s)
         if self.rows.members.get(beat.incarnation, None) != beat.name:
             self.rows.members.put(beat.incarnation, None, beat.name)
         self.incoming.hear_of({**beat.applied, beat.incarnation: beat.number})
         self.stability.hear(beat.incarnation, beat.number, beat.applied)
+
+    def _check_history(self, beat: Heartbeat) -> None:
+        """ClusterError where it is of a node that has begun by itself, and no longer has all that it did: the
+        two cannot become one cluster, and whoever waited for what is gone would wait for ever.
+        """
+        applied, known = (
+            self.rows.vector.get(beat.incarnation, 0),
+            self.rows.members.get(beat.incarnation, None),
+        )
+        if self.last and known is None and not applied and beat.first > 1:
+            raise ClusterError(
+                f"{beat.name} ({beat.incarnation:016x}) has stored something of its own before it met this"
+                " cluster: it can join with an empty data directory"
+            )
 
     def tidy(self) -> None:
         """Deletes what need not be remembered any more."""
