@@ -74,7 +74,7 @@ def _release(r, client_id, how):
         if c != cython.NULL:
             here = True
             r.tally[C_SESSIONS_TAKEN_OVER] += 1
-            reason: uint8_t = RC_SESSION_TAKEN_OVER if how == HAND_OVER else RC_USE_ANOTHER_SERVER
+            reason: uint8_t = RC_USE_ANOTHER_SERVER if how == LOSE else RC_SESSION_TAKEN_OVER
             doom(r, c, reason, FAULT_NONE)
             c.doom_reason = reason
             close_connection(r, c)
