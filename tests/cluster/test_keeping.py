@@ -18,6 +18,7 @@ from waiting import WAIT_S, until
 
 from tidemq.broker import Broker
 from tidemq.client import Client
+from tidemq.cluster.group_members import AGAIN_S
 from tidemq.cluster.keeping import ClusterKeeper
 from tidemq.cluster.promises import UNDER_WAY_MAX
 from tidemq.config import Config
@@ -381,6 +382,42 @@ async def test_a_new_node_gets_what_is_there_while_more_comes(nodes: Nodes) -> N
     await until(lambda: nodes.agree("one", "two", "three"))
     for name in ("one", "two", "three"):
         check_store(nodes.stores[name], nodes, name)
+
+
+async def test_what_waits_for_a_shared_subscription_ends_with_its_last_session(nodes: Nodes) -> None:
+    """On whichever node that session is; and it is counted."""
+    await nodes.meet("one", "two")
+    one, counts = nodes.brokers["one"], nodes.keepers["one"].shared.counts
+    async with client(one, "ann") as ann, client(nodes.brokers["two"], "eve") as eve:
+        await ann.subscribe("$share/g/b/#", qos=1)
+        await eve.subscribe("$share/g/b/#", qos=1)
+    async with client(one, "bob") as bob:
+        for _ in range(300):
+            bob.publish_nowait("b/1", b"x", qos=1)
+        await bob.flush()
+    async with client(one, "ann", clean_start=True):
+        await until(lambda: counts["cluster_shared_refused"] > 0, "nobody is there who takes any")
+        await asyncio.sleep(AGAIN_S + 1)  # it was looked whether anybody is subscribed: eve is
+        assert nodes.count("two", "entry") == 300
+    async with client(nodes.brokers["two"], "eve", clean_start=True):
+        await until(lambda: nodes.count("two", "entry") == 0)
+    await until(lambda: counts["cluster_shared_ended"] == 300)
+    await until(lambda: nodes.has_none("one", "shared", "queue", "payload"))
+
+
+async def test_the_end_of_a_shared_subscription_is_not_that_of_one_that_begins_then(nodes: Nodes) -> None:
+    await nodes.meet("one", "two")
+    one, counts = nodes.brokers["one"], nodes.keepers["one"].shared.counts
+    for again in (False, True):
+        async with client(one, "ann") as ann:
+            await ann.subscribe("$share/g/b/#", qos=1)
+        async with client(one, "bob") as bob:
+            await bob.publish("b/1", b"x", qos=1)
+        refused = counts["cluster_shared_refused"]
+        async with client(nodes.brokers["two" if again else "one"], "ann", clean_start=not again):
+            await until(lambda: counts["cluster_shared_refused"] > refused, "nobody takes it here")  # noqa: B023
+            await until(lambda: again or nodes.count("one", "entry") == 0)  # noqa: B023
+    assert counts["cluster_shared_ended"] == nodes.count("one", "entry") == 1
 
 
 async def test_a_store_is_a_node_s_or_a_broker_s(nodes: Nodes, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
@@ -28,6 +29,13 @@ def home(nodes: Nodes, name: str) -> int:
     return int(session.row.home) if session is not None else 0
 
 
+def queued_by(nodes: Nodes, name: str) -> int:
+    """How many messages wait for shared subscriptions that this node has queued, as two knows."""
+    whose = nodes.keepers[name].node.incarnation
+    entries = nodes.ask("two", lambda keeper: list(keeper.rows.entries.all()))
+    return sum(entry.adds[0].dot.incarnation == whose for _, _, entry in entries)
+
+
 async def split(nodes: Nodes) -> None:
     """Ann is connected to one; two takes her session over; then both hear each other again."""
     one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))
@@ -35,6 +43,31 @@ async def split(nodes: Nodes) -> None:
     nodes.links.cut.add(one)
     await until(lambda: home(nodes, "two") == two, "it is taken over")
     nodes.links.cut.clear()
+
+
+async def test_what_waits_for_a_shared_subscription_stays(nodes: Nodes) -> None:
+    """Its only member's session is taken by another node, of which nothing else is heard: here none tells
+    another what it wants. That is not the end of the group.
+    """
+    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
+    async with client(nodes.brokers["one"], "ann") as ann:
+        await ann.subscribe("$share/g/b/#", qos=1)
+    sent = [b"%d" % number for number in range(300)]
+    async with client(nodes.brokers["one"], "bob") as bob:
+        for each in sent:
+            bob.publish_nowait("b/1", each, qos=1)
+        await bob.flush()
+    await until(lambda: nodes.agree("one", "two"))
+    await split(nodes)
+    await until(lambda: nodes.ask("one", lambda keeper: keeper.conversion.epoch("ann")) is None)
+    await until(lambda: nodes.keepers["one"].shared.counts["cluster_shared_refused"] > 0)
+    assert nodes.count("two", "entry") == 300
+    waiting = {name: queued_by(nodes, name) for name in ("one", "two")}  # two had begun to give them
+    came: Counter[bytes] = Counter()
+    for name, count in waiting.items():
+        async with client(nodes.brokers[name], "ann") as ann:
+            came.update([await receive(ann) for _ in range(count)])
+    assert came == Counter(sent)
 
 
 @pytest.mark.parametrize("version", [4, 5])

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,11 @@ def kept(broker: Broker) -> list[bytes]:
     return [each for batch in reader.read(0) for each in batch.column("payload").to_pylist()]
 
 
+async def has(broker: Broker, count: int) -> bool:
+    """Whether as many messages are in its stream."""
+    return len(await asyncio.to_thread(kept, broker)) >= count
+
+
 async def test_a_message_is_in_the_stream_of_the_node_that_it_was_published_on(cluster: Cluster) -> None:
     """Whoever gets it on the other node: a session that is stored or not, a shared group; a will, too."""
     one, two = await start(cluster)
@@ -77,4 +83,5 @@ async def test_a_message_is_in_the_stream_of_the_node_that_it_was_published_on(c
             found = {await receive(each) for _ in range(61)}
             assert found == {*wanted["one"], *wanted["two"]}  # so all has come to both nodes
     for broker, name in ((one, "one"), (two, "two")):
+        await until(partial(has, broker, len(wanted[name])))  # nobody waits until a will is in it
         assert Counter(await asyncio.to_thread(kept, broker)) == Counter(wanted[name])

@@ -30,7 +30,7 @@ class Moves(StoreAccess):
         self.left: list[tuple[bytes, int, bool]] = []
         self.arrived: list[tuple[bytes, bool]] = []
         self.given: dict[int, int] = {}
-        self.let_go: list[tuple[bytes, int]] = []
+        self.let_go: list[int] = []
         self._late: list[tuple[bytes, int, bool]] = []  # in works that failed
 
     def take_work(self, timeout_s: float, *, described: bool = False) -> StoreWork | None:

@@ -1,5 +1,5 @@
 """What waits for a shared group and nobody serves is given to the group again: here, or on other nodes; and a
-queue whose group has members online on other nodes alone is let go.
+queue whose group has members online on other nodes alone, or none that is known, is let go.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conformance.kit import Client, connected, kept
-from durable.nodes import taken
+from conformance.packets import CONNACK
+from durable.nodes import asking, taken
 from mesh import meshed
 from waiting import wait_until
 
@@ -89,11 +90,34 @@ def test_a_queue_whose_members_are_all_elsewhere_is_let_go(servers: Servers, rea
         client = member(other)
         mesh.share_interest()
         wait_until(lambda: one.access.let_go, "it is let go")
-        [(group, number)] = one.access.let_go
-        assert group == GROUP.encode()
+        [number] = one.access.let_go
         assert {int.from_bytes(key[:8]) for key in one.rows("queue")} == {number}
         publisher.publish("a", b"10", 1)
         assert taken(client, 1) == [b"10"]
         back = one.back("m")
         mesh.share_interest()
         back.expect_nothing()  # they are the keeper's to give
+
+
+@BOTH
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_queue_without_a_member_is_let_go_where_there_are_other_nodes(
+    servers: Servers, reactors: int, asks: bool
+) -> None:
+    """Its last one may have gone to one of them. Without other nodes it ends."""
+    node = servers.node(reactors, asks=asks)
+    if asks:
+        client, request = asking(node, "m")
+        node.access.session_ready(request.connection)
+        client.expect(CONNACK, reason=0)
+        client.subscribe(GROUP, 1)
+    else:
+        client = member(node, "m")
+    client.disconnect()
+    wait_until(lambda: node.count("live_connections") == 0)
+    assert give(node, *(b"%d" % number for number in range(10))) == [0] * 10
+    assert node.release("m")[1]
+    wait_until(lambda: len(node.rows("shared")) == bool(asks) == len(node.access.let_go))
+    assert len(node.rows("queue")) == (10 if asks else 0)
+    assert node.count("dropped_no_group_member") == (0 if asks else 10)
+    assert node.count("live_sessions") == 0

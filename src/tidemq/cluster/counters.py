@@ -24,6 +24,7 @@ CLUSTER_COUNTERS = (
     "cluster_sessions_taken",
     "cluster_sessions_taken_over",
     "cluster_sessions_unanswered",
+    "cluster_shared_ended",
     "cluster_shared_given",
     "cluster_shared_refused",
 )

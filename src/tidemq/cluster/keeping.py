@@ -259,10 +259,9 @@ class ClusterKeeper(Keeper):
     def _load_shared(self) -> None:
         """Where a group has no members here, other nodes may have some."""
         for key, value in self._store.scan("shared"):
-            if self._access.load_shared(key, value):
-                self.conversion.know(int.from_bytes(key), Owner(GROUP, value.decode()))
-            else:
-                self.shared.let_go(value.decode(), int.from_bytes(key))
+            self.conversion.know(int.from_bytes(key), Owner(GROUP, value.decode()))
+            if not self._access.load_shared(key, value):
+                self.shared.let_go(int.from_bytes(key))
 
     def _queue_rows(self) -> Iterator[Row]:
         for key, value in self._store.scan("queue"):
@@ -362,8 +361,8 @@ class ClusterKeeper(Keeper):
         for client, here in work.arrived:
             self.moves.arrived(client.decode(), here)
             self.telling.arrived(client.decode())
-        for group, number in work.let_go:
-            self.shared.let_go(group.decode(), number)
+        for number in work.let_go:
+            self.shared.let_go(number)
         if work.given:
             self.shared.given(work.given)
         super()._do_the_rest(work)

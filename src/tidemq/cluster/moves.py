@@ -502,15 +502,18 @@ class Moves:
             self._release(client)  # it has ended: what it would take now would be the next session's
 
     def _lose(self, client: str, session: Session | None) -> None:
-        """It was taken, or ended, without a word. If it goes on it is not forgotten at once: a client whose
-        CONNECT was answered a moment ago would begin a new one, and is refused meanwhile.
+        """It was taken, or ended, without a word. If it goes on it is forgotten as one that was handed over:
+        a client whose CONNECT was answered a moment ago would begin a new one, and this node may not know yet
+        what the new home wants.
         """
-        self._handed[client] = Handed()
+        self._handed[client] = handed = Handed()
         if session is None or not self._access.lose(client.encode()):
             self._release(client)
             return
         self._askers[client] = set()
-        self._lingering[client] = (time.monotonic() + LINGER_S, session.row.home)
+        self._sharing.begin(client, inf)
+        self._links.send(session.row.home, KEPT, client.encode())
+        self._reminders.append((time.monotonic() + REMIND_S, client, handed))
 
     def _settle_yields(self) -> None:
         durable = self._node.durable

@@ -4,6 +4,9 @@ A message that waits is served by the node that queued it. Where that is dead, t
 messages to the group's members, wherever they are; so does a node whose own members are away while others
 have some online. Who takes one adds it under a new id, and when that is kept it is removed where it waited. A
 node that dies in between gives it twice: to a shared group, across a death, messages come at least once.
+
+What nobody takes waits while anybody is subscribed, whose session is stored, on whatever node, there or not
+(`group_members.py`). Else the group has ended, and what waits ends with it.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ from typing import TYPE_CHECKING
 
 from tidemq.cluster import operations as ops
 from tidemq.cluster.conversion import Conversion
+from tidemq.cluster.group_members import GroupMembers
 from tidemq.cluster.node import Node
-from tidemq.cluster.operations import GROUP, Operation, Owner, Stamp
+from tidemq.cluster.operations import Operation, Owner, Stamp
 from tidemq.cluster.stored_rows import StoredRows, id_bytes
 from tidemq.store import Store
 from tidemq.store.rows import IDLE, IN_FLIGHT
@@ -35,8 +39,9 @@ Waiting = Iterator[tuple[Owner, Stamp] | None]
 
 
 class SharedQueues:
-    """`write` makes one batch durable. `counts`: `cluster_shared_given`, `cluster_shared_refused`: messages
-    that found a member or a queue, or that are tried again.
+    """`write` makes one batch durable. `counts`: `cluster_shared_given`, `cluster_shared_refused`,
+    `cluster_shared_ended`: messages that found a member or a queue, that are tried again, or that were
+    dropped, as their group has ended.
     """
 
     def __init__(
@@ -60,12 +65,15 @@ class SharedQueues:
         self._rest_until: dict[tuple[int, int], float] = {}  # and when they are looked at again
         self._found: set[tuple[int, int]] = set()  # of which something was, since they were begun
         self._let_go: dict[int, Owner] = {}  # own queues that the engine does not serve
+        self._members = GroupMembers(rows, store, node.clock)
         self.counts: Counter[str] = Counter()
 
-    def let_go(self, group: str, number: int) -> None:
-        """The engine has a queue no more: all members that are online are on other nodes."""
-        self._conversion.forget(number)
-        self._let_go[number] = Owner(GROUP, group)
+    def let_go(self, number: int) -> None:
+        """The engine has a queue no more: who is online of its members, if anybody, is on other nodes."""
+        owner = self._conversion.owner(number)
+        if owner is not None:
+            self._conversion.forget(number)
+            self._let_go[number] = owner
 
     def advance(self, orphans: list[int], now: float) -> None:
         """Gives some. `orphans`: dead nodes whose next in the ring this node is."""
@@ -73,6 +81,8 @@ class SharedQueues:
         for key in [key for key in self._queues if key not in wanted]:
             del self._queues[key]
         self._rest_until = {key: until for key, until in self._rest_until.items() if key in wanted}
+        if self._members.advance(now):
+            self._rest_until.clear()
         for key in wanted:
             if self._rest_until.get(key, 0.0) <= now and len(self._given) < GIVEN_AT_ONCE:
                 self._give_of(key, now)
@@ -82,14 +92,20 @@ class SharedQueues:
         if key not in self._queues:
             self._queues[key] = self._of_node(dead) if dead else self._of_queue(number)
         looked = 0
+        ended: list[Operation] = []
         for each in itertools.islice(self._queues[key], LOOKED_AT_ONCE):
             looked += 1
             if each is not None:
                 self._found.add(key)
-                self._give(*each)
+                if self._members.has_ended(each[0].name, each[1]):
+                    ended.append(ops.Remove(*each))
+                else:
+                    self._give(*each)
             if len(self._given) >= GIVEN_AT_ONCE:
-                return
-        if looked < LOOKED_AT_ONCE:
+                break
+        self.counts["cluster_shared_ended"] += len(ended)
+        self._write(ended)
+        if looked < LOOKED_AT_ONCE and len(self._given) < GIVEN_AT_ONCE:
             del self._queues[key]
             empty = key not in self._found
             self._rest_until[key] = now + (EMPTY_S if empty else AGAIN_S)
@@ -128,6 +144,8 @@ class SharedQueues:
         for token, reason in answers:
             owner, message_id = self._given.pop(token)
             self.counts["cluster_shared_refused" if reason >= 0x80 else "cluster_shared_given"] += 1
-            if reason < 0x80 and self._rows.entries.get(owner, message_id) is not None:
+            if reason >= 0x80:
+                self._members.doubt(owner.name)
+            elif self._rows.entries.get(owner, message_id) is not None:
                 removed.append(ops.Remove(owner, message_id))
         self._write(removed)

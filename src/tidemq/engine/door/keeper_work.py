@@ -117,8 +117,8 @@ class StoreWork:
     or is just being removed; so it is whether or not the work fails.
 
     ``given``: of messages that ``StoreAccess.give`` took, the token, and 0 or the reason code why none of the
-    group takes it. ``let_go``: queues of shared groups that the engine has no more, as all members that are
-    online are on other nodes: group and number.
+    group takes it. ``let_go``: numbers of queues of shared groups that the engine has no more, as it has
+    no member of them.
     """
 
     def __cinit__(self) -> None:
@@ -295,7 +295,7 @@ def _convert_section(work, section):
         elif record.kind == RECORD_GIVEN:
             work.given.append((record.sequence, record.status))
         elif record.kind == RECORD_LET_GO:
-            work.let_go.append((_text(record.key), record.sequence))
+            work.let_go.append(record.queue)
         elif work.described is not None:
             _describe_record(work.common, record, work.described)
         else:

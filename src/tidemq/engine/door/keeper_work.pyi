@@ -12,7 +12,7 @@ class StoreWork:
     arrived: list[tuple[bytes, bool]]
     elsewhere: set[bytes]
     given: list[tuple[int, int]]
-    let_go: list[tuple[bytes, int]]
+    let_go: list[int]
     adds: bool
     outdated: bool
     streams: int

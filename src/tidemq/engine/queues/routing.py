@@ -258,7 +258,8 @@ def route_to_group(r, p, filter, group, anywhere):
     if known != cython.NULL and anywhere:
         _deliver_to_group(r, p, known)
     elif known == cython.NULL or not known.local:
-        note_drop(r, cython.NULL, C_DROPPED_NO_GROUP_MEMBER, 1)
+        if not anywhere:  # else it waits where it is
+            note_drop(r, cython.NULL, C_DROPPED_NO_GROUP_MEMBER, 1)
         p.refused = RC_IMPLEMENTATION_SPECIFIC_ERROR
     else:
         _deliver_locally(r, p, known)

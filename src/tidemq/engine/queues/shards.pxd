@@ -1,5 +1,4 @@
 from libc.stdint cimport uint32_t, uint64_t
-from libcpp.string cimport string
 
 from tidemq.engine.state.client cimport LocalGroup, Membership, Session
 from tidemq.engine.state.queue cimport Entry
@@ -25,6 +24,6 @@ cdef void _serve(Reactor* r, LocalGroup* group, Session* shard) noexcept nogil
 cdef void _forget_shard(Reactor* r, Session* shard) noexcept nogil
 cdef void _move_shard(Reactor* r, Session* shard, int target) noexcept nogil
 cdef bint _is_settled(Reactor* r, Session* shard) noexcept nogil
-cdef void _let_go(Reactor* r, Session* shard, string* text) noexcept nogil
-cdef bint _find_elsewhere(Reactor* r, uint64_t group, int* elsewhere, string* away) noexcept nogil
+cdef void _let_go(Reactor* r, Session* shard) noexcept nogil
+cdef bint _find_elsewhere(Reactor* r, uint64_t group, int* elsewhere, bint* away) noexcept nogil
 cdef bint _tend_empty(Reactor* r, size_t at) noexcept nogil

@@ -22,11 +22,11 @@ from cython.cimports.tidemq.engine.index.subscriptions import (
     unlock_shared,
 )
 from cython.cimports.tidemq.engine.journal.journal import (
+    ask_store,
     last_section,
     next_id,
     put_value,
     remove_row,
-    tell_store,
 )
 from cython.cimports.tidemq.engine.journal.rows import append_u64
 from cython.cimports.tidemq.engine.link.backpressure import end_strain, is_waited_for, relieve, stop_waiting
@@ -262,20 +262,20 @@ def adopt_shard(r, shard):
     make_due(r, group)
 
 
-def _let_go(r, shard, text):
-    """Only other nodes have members of the group online: once nothing of the shard is on its way, it is the
-    store's thread that gives its messages to them.
+def _let_go(r, shard):
+    """Only other nodes have members of the group, if anybody has: once nothing of the shard is on its way, it
+    is the store's thread that gives its messages to them, or ends it.
     """
     if not _is_settled(r, shard):
         return
-    tell_store(r, RECORD_LET_GO, text).sequence = shard.number
+    ask_store(r, RECORD_LET_GO, shard.number)
     _forget_shard(r, shard)
     forget_session(r, shard)
 
 
 def _find_elsewhere(r, group, elsewhere, away):
-    """Another reactor that has a member of the group online, or -1. ``away``: where it is other nodes alone
-    that have, the whole filter, else nothing. False: the group is gone.
+    """Another reactor that has a member of the group online, or -1. ``away``: whether it is other nodes alone
+    that have. False: the group is gone.
     """
     reactor: uint32_t
     slot: uint32_t
@@ -289,8 +289,7 @@ def _find_elsewhere(r, group, elsewhere, away):
                 elsewhere[0] = reactor
         for slot in range(NODES_MAX if found.nodes else 0):
             online += found.online_there[slot]
-        if online and elsewhere[0] < 0:
-            away[0] = whole_filter(found.filter, found.name)
+        away[0] = online and elsewhere[0] < 0
     unlock_shared(r.common.subscriptions)
     return found != cython.NULL
 
@@ -299,7 +298,7 @@ def _tend_empty(r, at):
     """A group without a member here: its shards move to one, or end with the group. False: it is gone."""
     group: cython.pointer[LocalGroup] = r.group_list[at]
     elsewhere: cython.int
-    away: string
+    away: cython.bint = False
     index: cython.size_t = group.shards.size()
     if _find_elsewhere(r, group.number, cython.address(elsewhere), cython.address(away)):
         while index > 0 and elsewhere >= 0 and not r.stopping and group.handbacks == 0:
@@ -307,21 +306,28 @@ def _tend_empty(r, at):
             count_steps(1)
             if holds_any(group.shards[index]):
                 _move_shard(r, group.shards[index], elsewhere)
-        while index > 0 and not away.empty() and not r.stopping and group.handbacks == 0:
+        while index > 0 and away and not r.stopping and group.handbacks == 0:
             index -= 1
             count_steps(1)
             if group.shards[index].stored != cython.NULL and holds_any(group.shards[index]):
-                _let_go(r, group.shards[index], cython.address(away))
+                _let_go(r, group.shards[index])
         if elsewhere < 0:
             for index in range(group.shards.size()):
                 stop_waiting(r, group.shards[index])  # nobody takes from it
         return True
     if group.due or group.handbacks:
         return True  # until that is over
-    while not group.shards.empty():
-        shard: cython.pointer[Session] = group.shards.back()
-        group.shards.pop_back()
-        end_session(r, shard)
+    while index > 0:
+        index -= 1
+        shard: cython.pointer[Session] = group.shards[index]
+        if r.common.ask_sessions and shard.stored != cython.NULL:
+            if not r.stopping:
+                _let_go(r, shard)  # its last member may be on a node of which nothing has been heard yet
+        else:
+            _forget_shard(r, shard)
+            end_session(r, shard)
+    if not group.shards.empty():
+        return True
     forget_group(r, at)
     return False
 

@@ -26,7 +26,7 @@ cdef enum:   # the kind of a Record
                                  # `sequence`: the next place of its outbox
     RECORD_ARRIVED               # the session of `key` is here; `status` 0: it was refused
     RECORD_GIVEN                 # the message that was given as `sequence` is kept; `status`: or a reason code, why not
-    RECORD_LET_GO                # the queue `sequence` of the shared group `key` is the engine's no more: no row of it comes after
+    RECORD_LET_GO                # `queue` of a shared group is the engine's no more: no row of it comes after
 
 cdef enum:   # families that RECORD_PUT and RECORD_DELETE name, in the order of the façade's names
     FAMILY_SESSION, FAMILY_SUBSCRIPTION, FAMILY_RECEIVED, FAMILY_SHARED
