@@ -452,13 +452,13 @@ def test_what_nobody_asks_about_any_more_is_forgotten_though_nothing_else_happen
 def test_what_is_held_for_a_session_that_moves_is_forgotten_though_nothing_else_happens() -> None:
     node = make_node(0, 1)
     owner, message_id = Owner(SESSION, "ann"), node.stamp()
-    node.moving.add("ann")
+    node.sharing.begin("ann")
     node.write([ops.Payload(message_id, b"m"), ops.Add(owner, message_id, 0, 1, 1, 0, shared=True)])
     node.write([ops.Remove(owner, message_id)])
     node.tidy()
     node.tidy()
     assert list(node.rows.removed.all())
-    node.moving.discard("ann")
+    node.sharing.end("ann")
     node.tidy()
     assert not list(node.rows.removed.all())
 

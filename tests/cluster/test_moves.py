@@ -18,7 +18,8 @@ from waiting import WAIT_S, until
 from tidemq.client import Client, ServerRefusedError
 from tidemq.cluster import moves
 from tidemq.cluster.exchange import RECORDS
-from tidemq.cluster.moves import DONE, SERVER_UNAVAILABLE, YIELD, Moves
+from tidemq.cluster.forms import encode
+from tidemq.cluster.moves import ASK, DONE, SERVER_UNAVAILABLE, YIELD, Moves
 
 MANY = 200
 
@@ -39,12 +40,23 @@ def moves_of(nodes: Nodes, node: str) -> Moves:
     return nodes.keepers[node].moves
 
 
+async def begin(nodes: Nodes, *names: str, who: str = "c", **identity: Any) -> None:
+    """They meet, and know of a client's session, which is subscribed to `a/#` and at home on the first."""
+    await nodes.meet(*names, **identity)
+    async with at(nodes, names[0], who) as first:
+        await first.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree(*names))
+
+
+def since(nodes: Nodes, name: str, who: str) -> int:
+    """The time since when a node has a session."""
+    epoch = nodes.ask(name, lambda keeper: keeper.conversion.epoch(who))
+    return int(epoch.clock)
+
+
 async def test_what_the_old_home_takes_comes_before_what_is_published_later(nodes: Nodes) -> None:
     """Although its log is slow, and the new home has the later message long before."""
-    await nodes.meet("one", "two")
-    async with client(nodes.brokers["one"], "ann") as ann:
-        await ann.subscribe("a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two"))
+    await begin(nodes, "one", "two", who="ann")
     nodes.links.dropped.add(DONE)  # the old home goes on to take messages
     async with (
         client(nodes.brokers["one"], "bob") as bob,
@@ -68,10 +80,7 @@ async def test_what_the_old_home_takes_comes_before_what_is_published_later(node
 
 
 async def test_what_waits_goes_out_when_the_old_home_is_dead(nodes: Nodes) -> None:
-    await nodes.meet("one", "two", suspect_s=1.0)
-    async with client(nodes.brokers["one"], "ann") as ann:
-        await ann.subscribe("a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two"))
+    await begin(nodes, "one", "two", who="ann", suspect_s=1.0)
     nodes.links.dropped.add(DONE)
     async with client(nodes.brokers["two"], "ann") as ann, client(nodes.brokers["two"], "bob") as bob:
         bob.publish_nowait("a/1", b"waits", qos=1)
@@ -85,10 +94,7 @@ async def test_a_new_home_that_started_again_before_it_had_told_the_old_one_tell
 ) -> None:
     """Else the old home would take messages for the session for ever."""
     monkeypatch.setattr(moves, "REMIND_S", 0.2)
-    await nodes.meet("one", "two", suspect_s=1000.0)
-    async with client(nodes.brokers["one"], "ann") as ann:
-        await ann.subscribe("a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two"))
+    await begin(nodes, "one", "two", who="ann", suspect_s=1000.0)
     nodes.links.dropped.add(DONE)
     async with client(nodes.brokers["two"], "ann") as ann:
         assert is_present(ann)
@@ -126,13 +132,9 @@ async def test_who_takes_the_sessions_of_a_dead_new_home_tells_the_old_one(
 
 
 async def test_a_session_goes_on_here_at_once_where_the_node_that_had_asked_for_it_is_dead(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes,
 ) -> None:
-    monkeypatch.setattr(moves, "RETURN_S", 1000.0)
-    await nodes.meet("one", "two", suspect_s=1.0)
-    async with at(nodes, "one", "c") as first:
-        await first.subscribe("a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two"))
+    await begin(nodes, "one", "two", suspect_s=1.0)
     nodes.links.dropped.add(YIELD)
     coming = asyncio.create_task(at(nodes, "two", "c").connect())
     await until(lambda: "c" in moves_of(nodes, "one")._handed)
@@ -197,22 +199,23 @@ async def test_a_session_that_is_back_does_not_begin_anew_because_it_has_left_be
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was taken for one that left again, and its next row for a new session: what waited was lost."""
-    monkeypatch.setattr(moves, "RETURN_S", 0.0)
-    await nodes.meet("one", "two")
-    async with at(nodes, "one", "ann") as ann:
-        await ann.subscribe("a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two"))
-    nodes.links.dropped.add(DONE)  # so that the old home has it still when it comes back
+    await begin(nodes, "one", "two", who="ann")
+    nodes.links.dropped.add(DONE)  # so that the old home has it still when its client comes back
     async with at(nodes, "two", "ann"), client(nodes.brokers["two"], "bob") as bob:
         pass
     async with client(nodes.brokers["two"], "bob") as bob:
         await bob.publish("a/1", b"waits", qos=1)
     of_one = moves_of(nodes, "one")
     monkeypatch.setattr(of_one, "_access", HastyAccess(of_one._access))
-    async with at(nodes, "one", "ann") as ann:
-        nodes.links.dropped.clear()
-        assert await payloads(ann, 1) == [b"waits"]
-        assert "ann" not in of_one._handed
+    ann = at(nodes, "one", "ann")
+    coming = asyncio.create_task(ann.connect())
+    done, _ = await asyncio.wait([coming], timeout=1.0)
+    assert not done  # what is published elsewhere may come to this node alone still
+    nodes.links.dropped.clear()
+    await coming
+    assert await payloads(ann, 1) == [b"waits"]
+    assert "ann" not in of_one._handed
+    await ann.disconnect()
     await until(lambda: nodes.agree("one", "two"))
     assert nodes.count("one", "subscription") == 1
 
@@ -220,13 +223,10 @@ async def test_a_session_that_is_back_does_not_begin_anew_because_it_has_left_be
 async def test_the_engine_is_told_once_to_forget_a_session(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await nodes.meet("one", "two")
-    async with at(nodes, "one", "ann") as ann:
-        await ann.subscribe("a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two"))
+    await begin(nodes, "one", "two", who="ann")
     slow = SlowAccess(moves_of(nodes, "one")._access)
     monkeypatch.setattr(moves_of(nodes, "one"), "_access", slow)
-    async with at(nodes, "two", "ann") as ann:
+    async with at(nodes, "two", "ann"):
         await until(lambda: slow.asked == [b"ann"])
         await asyncio.sleep(3 * moves.AGAIN_S)  # the new home says it again and again
         assert slow.asked == [b"ann"]
@@ -234,23 +234,20 @@ async def test_the_engine_is_told_once_to_forget_a_session(
         await until(lambda: moves_of(nodes, "one").is_quiet)
 
 
-async def test_a_word_of_an_earlier_move_ends_no_later_one(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(moves, "RETURN_S", 0.0)
-    await nodes.meet("one", "two", "three")
-    async with at(nodes, "one", "ann") as ann:
-        await ann.subscribe("a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two", "three"))
-    nodes.links.dropped.add(DONE)
-    for node in ("two", "three", "one", "three"):
-        async with at(nodes, node, "ann") as ann:
-            assert is_present(ann)
-    of_one = moves_of(nodes, "one")
+async def test_a_word_of_an_earlier_move_ends_no_later_one(nodes: Nodes) -> None:
+    await begin(nodes, "one", "two", "three", who="ann")
     two, three = (nodes.keepers[name].node.incarnation for name in ("two", "three"))
-    nodes.ask("one", lambda keeper: keeper.moves.hear(DONE, two, b"ann"))
+    async with at(nodes, "two", "ann"):
+        before = since(nodes, "two", "ann")
+    async with at(nodes, "one", "ann"):
+        nodes.links.dropped.add(DONE)
+    async with at(nodes, "three", "ann") as ann:
+        assert is_present(ann)
+    of_one = moves_of(nodes, "one")
+    nodes.ask("one", lambda keeper: keeper.moves.hear(DONE, two, encode("text Q", "ann", before)))
     assert "ann" not in of_one._lingering
-    nodes.ask("one", lambda keeper: keeper.moves.hear(DONE, three, b"ann"))
+    now = since(nodes, "three", "ann")
+    nodes.ask("one", lambda keeper: keeper.moves.hear(DONE, three, encode("text Q", "ann", now)))
     assert "ann" in of_one._lingering
     nodes.links.dropped.clear()
     await until(lambda: all(moves_of(nodes, name).is_quiet for name in nodes.keepers))
@@ -259,10 +256,7 @@ async def test_a_word_of_an_earlier_move_ends_no_later_one(
 async def test_what_is_left_of_a_session_that_ended_elsewhere_is_nobodys(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await nodes.meet("one", "two")
-    async with at(nodes, "one", "c") as first:
-        await first.subscribe("a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two"))
+    await begin(nodes, "one", "two")
     of_one = moves_of(nodes, "one")
     slow = SlowAccess(of_one._access)
     monkeypatch.setattr(of_one, "_access", slow)
@@ -281,15 +275,9 @@ async def test_what_is_left_of_a_session_that_ended_elsewhere_is_nobodys(
     assert nodes.count("two", "subscription") == 0
 
 
-async def test_a_session_that_nobody_came_for_goes_on_where_it_was(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_session_that_nobody_came_for_goes_on_where_it_was(nodes: Nodes) -> None:
     """The node that has asked for it does not take it, and its client is back; nothing is lost meanwhile."""
-    monkeypatch.setattr(moves, "RETURN_S", 1.0)
-    await nodes.meet("one", "two")
-    async with at(nodes, "one", "c") as first:
-        await first.subscribe("a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two"))
+    await begin(nodes, "one", "two")
     nodes.links.dropped.add(YIELD)
     away = at(nodes, "two", "c")
     coming = asyncio.create_task(away.connect())
@@ -298,6 +286,8 @@ async def test_a_session_that_nobody_came_for_goes_on_where_it_was(
     expected: list[bytes] = []
     async with client(nodes.brokers["one"], "bob") as bob:
         returning = asyncio.create_task(at(nodes, "one", "c").connect())
+        await until(lambda: "c" not in moves_of(nodes, "two")._coming, "it has come later to the other one")
+        nodes.links.dropped.clear()
         while not returning.done():
             expected.append(b"%d" % len(expected))
             await bob.publish("a/1", expected[-1], qos=1)
@@ -310,10 +300,7 @@ async def test_a_session_that_nobody_came_for_goes_on_where_it_was(
 
 async def test_a_session_is_not_taken_for_a_client_that_has_gone(nodes: Nodes) -> None:
     """Which may be on a third node by then, and would be disconnected there."""
-    await nodes.meet("one", "two", "three")
-    async with at(nodes, "one", "c") as first:
-        await first.subscribe("a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two", "three"))
+    await begin(nodes, "one", "two", "three")
     nodes.links.dropped.add(YIELD)
     coming = asyncio.create_task(at(nodes, "two", "c").connect())
     await until(lambda: "c" in moves_of(nodes, "one")._handed)
@@ -327,12 +314,26 @@ async def test_a_session_is_not_taken_for_a_client_that_has_gone(nodes: Nodes) -
     assert moves_of(nodes, "two").counts["cluster_sessions_taken"] == 0
 
 
+async def test_a_client_that_is_where_it_was_is_not_driven_away(nodes: Nodes) -> None:
+    """By a CONNECT that it has given up, and of which its home hears later."""
+    await begin(nodes, "one", "two")
+    nodes.links.dropped.add(ASK)
+    given_up = asyncio.create_task(at(nodes, "two", "c").connect())
+    await until(lambda: "c" in moves_of(nodes, "two")._coming)
+    async with at(nodes, "one", "c") as there:
+        nodes.links.dropped.clear()
+        with pytest.raises(ServerRefusedError) as refused:
+            await given_up
+        assert refused.value.reason == SERVER_UNAVAILABLE
+        assert there.is_connected
+        async with at(nodes, "two", "c") as here:  # this one comes later
+            assert is_present(here)
+            await until(lambda: not there.is_connected)
+
+
 async def test_a_client_that_wanted_a_new_session_and_has_gone_ends_none(nodes: Nodes) -> None:
     """It may be on another node by then, and go on with its session there."""
-    await nodes.meet("one", "two")
-    async with at(nodes, "one", "c") as first:
-        await first.subscribe("a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two"))
+    await begin(nodes, "one", "two")
     assert await asyncio.wrap_future(nodes.keepers["two"].connect("c", clean=True)) == 0
     async with at(nodes, "one", "c") as again:
         assert is_present(again)
@@ -343,10 +344,7 @@ async def test_a_client_that_wanted_a_new_session_and_has_gone_ends_none(nodes: 
 async def test_who_wants_a_new_session_gets_one_where_the_old_one_cannot_be_read(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await nodes.meet("one", "two")
-    async with at(nodes, "one", "c") as first:
-        await first.subscribe("a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two"))
+    await begin(nodes, "one", "two")
     monkeypatch.setattr(moves_of(nodes, "two")._adoption, "adopt", lambda *_, **__: False)
     with pytest.raises(ServerRefusedError) as refused:
         await at(nodes, "two", "c").connect()
@@ -377,10 +375,7 @@ async def test_a_node_that_ends_gives_no_session_any_more(
 
 async def test_a_new_session_has_no_subscription_of_the_one_before_after_a_restart(nodes: Nodes) -> None:
     """Which is remembered until all members know of its end."""
-    await nodes.meet("one", "two", suspect_s=1000.0)
-    async with at(nodes, "one", "ann") as ann:
-        await ann.subscribe("a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two"))
+    await begin(nodes, "one", "two", who="ann", suspect_s=1000.0)
     nodes.links.dropped.add(RECORDS)
     first = at(nodes, "one", "ann", clean=True)
     await first.connect()

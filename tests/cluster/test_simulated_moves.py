@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from cluster.simulation.engine import Engine
-from cluster.simulation.moving import RETURN_S, run, simulated
+from cluster.simulation.moving import run, simulated
 from cluster.simulation.planting import expect
 from cluster.simulation.process import Hosts
 from cluster.simulation.visitors import Sent, Subscriber
 
-from tidemq.cluster.move_states import Handed
+from tidemq.cluster.move_states import Asker, Handed
 from tidemq.cluster.moves import Moves
 from tidemq.cluster.neighbours import LETTER
 from tidemq.cluster.stability import Stability
@@ -53,11 +53,11 @@ def test_a_message_is_not_lost_on_its_way_to_a_node_to_which_its_session_has_com
         monkeypatch.setattr(Hosts, "send", lose_letters)
         world.journal.sent["p", 0] = Sent("a", {}, 0, third.own, world.now)
         third.engine.publish("a", b"p:0", lambda kept: None)
-        for process in (second, first):
+        for process, is_here in ((second, True), (first, False)):
             ann.connect_to(process)
-            world.run(world.now + 2 * RETURN_S)
+            world.run(world.now + 1.0)
             assert ann.visit is not None
-            assert process.engine.is_here(ann.visit)
+            assert process.engine.is_here(ann.visit) == is_here  # not before what was on its way has come
         assert world.journal.taken["ann"] == []
         monkeypatch.undo()
         world.run(world.now + 2.0)
@@ -111,14 +111,24 @@ def what_was_taken_without_a_word_is_forgotten_at_once(patch: pytest.MonkeyPatch
     patch.setattr(Moves, "_lose", lose)
 
 
+def a_connect_that_was_given_up_counts(patch: pytest.MonkeyPatch) -> None:
+    """Its client, which is where it was by then, is disconnected there."""
+
+    def hear(self: Moves, asker: int, client: str, came: int) -> None:
+        self._hand_over(client, Asker(came, asker))
+
+    patch.setattr(Moves, "_hear_ask", hear)
+
+
 # what it leads to, the one thing that goes wrong then, and a seed from which on it is found soon
 PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, str, int]] = {
     the_old_home_forgets_at_once: ("lost", "moves", 0),
-    what_waits_goes_out_before_all_has_come: ("out of order", "_slow", 60),
-    ends_are_not_told_to_old_homes: ("repeated", "_renew", 30),
+    what_waits_goes_out_before_all_has_come: ("out of order", "", 34),
+    ends_are_not_told_to_old_homes: ("stuck", "", 46),
     what_is_held_is_kept: ("stuck", "moves", 0),
     old_homes_do_not_ask: ("stuck", "_kill", 0),
-    what_was_taken_without_a_word_is_forgotten_at_once: ("session lost", "", 1020),
+    what_was_taken_without_a_word_is_forgotten_at_once: ("session lost", "", 1272),
+    a_connect_that_was_given_up_counts: ("driven away", "_stand", 0),
 }
 
 

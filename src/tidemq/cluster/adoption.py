@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import SESSION, Owner
-from tidemq.cluster.stored_rows import id_bytes
+from tidemq.cluster.sharing import LATE_S
 from tidemq.store import Store
 from tidemq.store.rows import IDLE, IN_FLIGHT
 
 if TYPE_CHECKING:
     from tidemq.engine import StoreAccess
 
-LATE_S = 30.0  # no message is on its way for longer
 REACTOR = 63  # the bits of an id's clock that are its reactor
 
 _log = logging.getLogger("tidemq.cluster")
@@ -41,15 +40,12 @@ class Adoption:
         doubles_s: float,
         crashed: bool,
         older_may_come: bool,
-        returns: bool,
     ) -> bool:
         """Gives the engine what the store has of a session, or nothing where it cannot be read.
 
         `taken`: what its old home had taken of each publisher's node. `doubles_s`: for how long that may add
         messages, too. `crashed`: it did not hand the session over. `older_may_come`: from there, so that
-        nothing that waits is sent until `all_came`. `returns`: messages may be on their way that were for
-        this node alone, when the session was at home here before. The old home may have had them, too, but
-        not for this session. So `taken` is as of then; what came since is known where the rows name it.
+        nothing that waits is sent until `all_came`.
         """
         rows, store, key = self._node.rows, self._store, client.encode()
         session, value = rows.sessions.get(client, None), store.get("session", key)
@@ -60,10 +56,7 @@ class Adoption:
         subscriptions = store.get_many("subscription", [prefix + each for each in filters])
         inflight = sorted(store.scan("queue", value[:8] + bytes([IN_FLIGHT])), key=lambda row: row[1][14:22])
         payloads = store.get_many("payload", [row[9:] for row, _ in inflight])
-        idle, recent = self._idle(value[:8], taken, returns=returns)
-        if returns:
-            recent += [row[9:25] for row, _ in inflight]
-            recent += [id_bytes(each) for each, _ in rows.removed.of(Owner(SESSION, client))]
+        idle, recent = self._idle(value[:8], taken)
         unreadable = self._access.adopt(
             key,
             value,
@@ -84,9 +77,7 @@ class Adoption:
             self._conversion.know(int.from_bytes(value[:8]), Owner(SESSION, client), session.row.epoch)
         return not unreadable
 
-    def _idle(
-        self, number: bytes, marks: Sequence[Mark], *, returns: bool
-    ) -> tuple[tuple[int, int, int], list[bytes]]:
+    def _idle(self, number: bytes, marks: Sequence[Mark]) -> tuple[tuple[int, int, int], list[bytes]]:
         """How many rows wait, the bytes of their messages, the clock of the first; and the ids of those whose
         messages may still come from their publishers' nodes.
         """
@@ -99,6 +90,6 @@ class Adoption:
             oldest = oldest or clock
             count += 1
             size += int.from_bytes(value[2:6])
-            if (taken or returns) and clock > max(since, taken.get((origin, clock & REACTOR), 0)):
+            if taken and clock > max(since, taken.get((origin, clock & REACTOR), 0)):
                 recent.append(key[9:25])
         return (count, size, oldest), recent

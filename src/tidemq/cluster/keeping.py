@@ -145,7 +145,8 @@ class ClusterKeeper(Keeper):
         the reason code that the client is refused with. From any thread.
         """
         answer: Future[int] = Future()
-        self.ask(lambda: self.moves.connect(client, clean, answer))
+        came_at = time.monotonic()
+        self.ask(lambda: self.moves.connect(client, clean, answer, came_at))
         return answer
 
     @property
@@ -192,7 +193,7 @@ class ClusterKeeper(Keeper):
         self.minority = Minority(self.node.members, identity.split)
         self.promises = Promises(identity.acks, identity.degraded, degraded_s=identity.suspect_s)
         self.conversion = Conversion(
-            self.rows, incarnation, self.node.stamp, clock.raise_to, self.node.moving
+            self.rows, incarnation, self.node.stamp, clock.raise_to, self.node.sharing.clients
         )
         self.node.applier.home = self.conversion.home
         self.exchange = Exchange(
@@ -240,6 +241,8 @@ class ClusterKeeper(Keeper):
                 continue
             here.add(key)
             self.conversion.know(int.from_bytes(value[:8]), Owner(SESSION, client), session.row.epoch)
+            if self.node.is_recent(session.row.epoch):
+                self.node.sharing.begin(client)
         ended = {client.encode() for client, _, _ in self.rows.ends.all()}
         corrupt = []
         for key, value in self._store.scan("subscription"):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from math import inf
+from typing import NamedTuple
 
 from tidemq.cluster.adoption import Mark
 from tidemq.cluster.operations import PutSession
 from tidemq.cluster.vectors import Vector
+
+LATELY_S = 20.0  # no CONNECT waits for longer
 
 
 @dataclass(slots=True)
@@ -16,6 +20,7 @@ class Coming:
     """A session that is to be at home here, and who waits for it."""
 
     begun_at: float
+    came: int = 0  # the time of the newest CONNECT that waits
     clean: bool = False
     answers: dict[int, Vector] = field(default_factory=dict)  # of nodes that have none, or none any more
     polled_at: float = 0.0
@@ -25,7 +30,7 @@ class Coming:
     asked_at: float = 0.0
     yielded: Vector | None = None  # what that had done when it handed the session over
     marks: list[Mark] = field(default_factory=list)  # and which messages it had taken
-    before: list[Mark] | None = None  # those of before, if it is back and still took messages here
+    shares: bool = False  # another node still takes messages for it, or for a session before it
     taken: bool = False  # the engine is about to have it
 
     @property
@@ -39,17 +44,64 @@ class Come:
     """A session that has come, and whose old home does not know yet that it may forget it."""
 
     home: int
+    epoch: int  # the time since when it is here
     is_known: bool = False  # all know that it is here, and what they sent to its old home before has arrived
     told_at: float = 0.0
     gone: Vector | None = None  # it has forgotten it: all that it did has come when this is applied
 
 
+class Asker(NamedTuple):
+    """A node to which a client has come, and when. Of several the last has its session."""
+
+    came: int
+    node: int
+
+
+class Visits:
+    """When clients have come to this node, of those that have done so lately."""
+
+    def __init__(self) -> None:
+        self._came: dict[str, int] = {}  # in this order
+
+    def note(self, client: str, came: int) -> None:
+        """One that has come, by the hybrid clock."""
+        self._came.pop(client, None)
+        self._came[client] = came
+        while self._came[oldest := next(iter(self._came))] < came - int(LATELY_S * 1e9):
+            del self._came[oldest]
+
+    def last(self, client: str) -> int:
+        """When one came; 0: long ago, or never."""
+        return self._came.get(client, 0)
+
+
 @dataclass(slots=True)
 class Handed:
-    """When a session was handed over, and to whom; nobody: it was taken without a word."""
+    """To whom a session was handed over, and to whom last; nobody: it was taken without a word."""
 
-    at: float = -inf
     to: set[int] = field(default_factory=set)
+    last: Asker | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reminders:
+    """About which sessions that were handed over their new homes are to be asked, and when."""
+
+    _in_turn: deque[tuple[float, str, Handed]] = field(default_factory=deque)
+
+    def add(self, client: str, handed: Handed, at: float) -> None:
+        """One that was handed over just now."""
+        self._in_turn.append((at, client, handed))
+
+    def due(self, there: Mapping[str, Handed], now: float, every_s: float, at_most: int) -> Iterator[str]:
+        """Clients whose sessions still are `there`, each of them every so often."""
+        for _ in range(at_most):
+            if not self._in_turn or self._in_turn[0][0] > now:
+                return
+            _, client, handed = self._in_turn.popleft()
+            if there.get(client) is handed:
+                self._in_turn.append((now + every_s, client, handed))
+                yield client
 
 
 @dataclass(frozen=True, slots=True)

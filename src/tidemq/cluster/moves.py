@@ -4,13 +4,14 @@ A client's CONNECT waits here until its session is at home on this node. Of one 
 other nodes are asked first, which end or hand over what they have. Then:
 
 1. Its home is asked, disconnects the client, and says by a vector when all that it did is applied (`yield`).
-   It goes on to take messages for the session.
+   It goes on to take messages for the session. Where the client has come there later than it came here, it
+   has given this CONNECT up (`late`).
 2. This node takes the session under a new epoch, and brings it into the engine from the rows that are there.
 3. When all nodes know that messages for it go here, and what they sent to its old home before has arrived,
    that forgets it (`done`, `gone`). An old home that waits for that asks (`kept`): who took the session may
    have died before it could say so.
 
-Between 2 and 3 both may add one message, so that its removal is remembered (`Node.moving`), and the engine
+Between 2 and 3 both may add one message, so that its removal is remembered (`Node.sharing`), and the engine
 gives it to the client once (`queues/doubles.py`). Until all that the old home has added is here, the engine
 sends nothing that waits: a message of before it may still come. Of a home that is not there nobody is asked;
 its sessions go to the next node in the ring, clients or not (`orphans.py`).
@@ -27,22 +28,20 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from math import inf
 from typing import TYPE_CHECKING
 
 from tidemq.cluster import operations as ops
-from tidemq.cluster.adoption import LATE_S, Adoption
+from tidemq.cluster.adoption import Adoption
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.forms import decode, encode
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import next_in_ring
-from tidemq.cluster.move_states import Begun, Come, Coming, Handed
+from tidemq.cluster.move_states import Asker, Begun, Come, Coming, Handed, Reminders, Visits
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession
 from tidemq.cluster.orphans import TOOK, Orphans
 from tidemq.cluster.rows import Session
 from tidemq.cluster.sessions import connect
-from tidemq.cluster.sharing import Sharing
 from tidemq.cluster.vectors import covers
 from tidemq.errors import ClusterError
 from tidemq.store import Store
@@ -53,11 +52,10 @@ if TYPE_CHECKING:
 ASK, YIELD, DONE, GONE = "ask", "yield", "done", "gone"
 TAKE = "take"  # a node that leaves would have another take a session
 KEPT = "kept"  # an old home still takes messages for a session
-KINDS = (ASK, YIELD, DONE, GONE, TAKE, KEPT, TOOK)
+LATE = "late"  # the client of a session that was asked for has come later than who asks
+KINDS = (ASK, YIELD, DONE, GONE, TAKE, KEPT, LATE, TOOK)
 AGAIN_S = 0.5  # without an answer
 LINGER_S = 0.5  # what has come for a session by then is in its queue
-RETURN_S = 5.0  # that a session which was handed over is waited for, where its client is back
-DOUBLES_S = LATE_S  # and twice `cluster_suspect_s`: longer than its old home takes messages for it
 REMIND_S = 2.0  # without a word of its new home, after which an old home asks
 BEGUN_AT_ONCE = 64  # epochs in a batch, between two pieces of work
 LOOKS_AT_ONCE = 1024  # at clients that wait, or at sessions that were handed over
@@ -94,24 +92,25 @@ class Moves:
         self._write = write
         self._begun_at = now
         self._coming: dict[str, Coming] = {}
-        self._askers: dict[str, set[int]] = {}  # of sessions that are about to be handed over
+        self._askers: dict[str, Asker | None] = {}  # of sessions that are about to be handed over
         self._handed: dict[str, Handed] = {}  # sessions that were; they take messages until released
         self._forgetting: set[str] = set()  # those that the engine was told to forget: `left` follows once
-        self._reminders: deque[tuple[float, str, Handed]] = deque()  # when to ask about which
+        self._reminders = Reminders()
+        self._visits = Visits()
         self._changed: deque[str] = deque()  # clients for whom something has come
         self._round: Iterator[str] = iter(())  # and all that wait, looked at one after the other
         self._begun: dict[str, Begun] = {}  # by client
-        self._left: list[tuple[str, int, set[int]]] = []  # to be handed over: its next place, who asked
+        self._left: list[tuple[str, int, Asker]] = []  # to be handed over: its next place, who asked
         self._yields: list[tuple[int, int, str]] = []  # record that must be durable, whom to tell, client
         self._come: dict[str, Come] = {}
         self._new: list[Come] = []  # of which nobody knows
         self._announced: list[tuple[int, list[Come]]] = []  # as of `Links.announce`
         self._told_at = now
         self._let_in: dict[str, float] = {}  # clients without a session before, until then
-        self._early: dict[tuple[str, int], None] = {}  # questions about such, and who asks
+        self._early: dict[str, Asker] = {}  # who asks for such
         self._lingering: dict[str, tuple[float, int]] = {}  # sessions to forget, from when on, for whom
         self._owing: dict[str, int] = {}  # those that are about to be forgotten, and whom to tell
-        self._sharing = Sharing(node.moving)
+        self._sharing = node.sharing
         self.orphans = Orphans(
             node,
             links,
@@ -132,22 +131,22 @@ class Moves:
     @property
     def is_waiting(self) -> bool:
         """Whether a session is on its way."""
-        ours = self._coming or self._come or self._askers
-        return bool(ours or self._left or self._yields or self._early)
-
-    @property
-    def _doubles_s(self) -> float:
-        """For how long after it has come a session may get a message by its old home, too."""
-        return DOUBLES_S + 2 * self._node.members.suspect_s
+        return bool(self._coming or self._come or self._askers or self._left or self._yields or self._early)
 
     # --- a client comes ----------------------------------------------------------------------------
 
-    def connect(self, client: str, clean: bool, answer: Future[int]) -> None:
+    def connect(self, client: str, clean: bool, answer: Future[int], came_at: float) -> None:
         """CONNECT: the future gets 0 when the session is here, or there is none, else a reason code."""
-        coming = self._coming.setdefault(client, Coming(time.monotonic()))
+        coming = self._comes(client, came_at)
         coming.clean = clean
         coming.waiting.append(answer)
+
+    def _comes(self, client: str, came_at: float) -> Coming:
+        """A session is to come here, as is known since then."""
         self._changed.append(client)
+        coming = self._coming.setdefault(client, Coming(time.monotonic()))
+        coming.came = self._node.clock.next_ns() - int((time.monotonic() - came_at) * 1e9)
+        return coming
 
     def advance(self, now: float, *, pauses: bool) -> None:
         """Does what can be done now. `pauses`: no client gets a session that there is, nor does this node."""
@@ -196,6 +195,8 @@ class Moves:
             return  # it has ended elsewhere: the engine still has what is left of it
         if session is None:
             if self._is_unknown(client, coming, others, now):
+                if coming.shares:
+                    self._sharing.begin(client)
                 self._let_in[client] = now + LET_IN_S
                 self._finish(client, 0)
             return
@@ -203,15 +204,15 @@ class Moves:
             self._finish(client, SERVER_UNAVAILABLE)
             return
         home, own = session.row.home, self._node.incarnation
-        if client in self._askers or self._is_awaited(client, now):
-            return  # it is on its way elsewhere, or others think that it is here
+        if client in self._askers:
+            return  # it is on its way elsewhere
         if home == own and self._conversion.epoch(client) is not None:
-            if self._has_left(client, now):
+            if self._is_awaited(client, coming, now):
                 return
             if self._handed.pop(client, None) is not None:  # nobody has come for it
                 self._lingering.pop(client, None)  # of a word that came before the record of it
                 self._access.take_back(client.encode())
-                self._sharing.begin(client, self._doubles_s)
+                self._sharing.begin(client)
             if coming.clean:
                 self._finish(client, 0)
             else:
@@ -219,32 +220,31 @@ class Moves:
         elif home == own or (self._is_yielded(client, coming, home, now)):
             self._take(client, coming, session)
 
-    def _is_awaited(self, client: str, now: float) -> bool:
-        """Whether a node to which the session was handed over may still take it."""
+    def _is_awaited(self, client: str, coming: Coming, now: float) -> bool:
+        """Whether a node to which it was handed over has taken the session, or may do so: it is asked."""
         handed, members = self._handed.get(client, Handed()), self._node.members
-        now = min(now, members.unread_since())  # where it was taken, that may be among what waits
-        return now - handed.at < RETURN_S and any(members.is_live(each, now) for each in handed.to)
+        there = [each for each in handed.to if members.is_live(each, now)]
+        return not self._have_answered(client, coming, there, now)
 
-    def _has_left(self, client: str, now: float) -> bool:
-        """Whether a node says that it has the session, although its record has not come."""
-        lingering = self._lingering.get(client)
-        return lingering is not None and self._node.members.is_live(lingering[1], now)
+    def _have_answered(self, client: str, coming: Coming, others: Collection[int], now: float) -> bool:
+        """Whether these have said that they have no session of the client, and all that they did is here."""
+        missing = [each for each in others if each not in coming.answers]
+        if missing and now - coming.polled_at > AGAIN_S:
+            coming.polled_at = now
+            for each in missing:
+                self._links.send(each, ASK, encode("text Q", client, coming.came))
+        vector = self._node.rows.vector
+        return not missing and all(covers(vector, coming.answers[each]) for each in others)
 
     def _is_unknown(self, client: str, coming: Coming, others: Collection[int], now: float) -> bool:
         """Whether no other node has a session of a client that is unknown here, as a new one that nobody has
         heard of yet, one that is about to end, or one that ends with its connection. A node that does not
         answer is not waited for.
         """
-        missing = [each for each in others if each not in coming.answers]
-        if missing and now - coming.begun_at > POLL_S:
+        if now - coming.begun_at > POLL_S and any(each not in coming.answers for each in others):
             self.counts["cluster_sessions_unanswered"] += 1
             return True
-        if missing and now - coming.polled_at > AGAIN_S:
-            coming.polled_at = now
-            for each in missing:
-                self._links.send(each, ASK, client.encode())
-        vector = self._node.rows.vector
-        return not missing and all(covers(vector, coming.answers[each]) for each in others)
+        return self._have_answered(client, coming, others, now)
 
     def _is_yielded(self, client: str, coming: Coming, home: int, now: float) -> bool:
         """Whether the home has handed it over. Of a node that is not there its next in the ring alone takes
@@ -256,7 +256,7 @@ class Moves:
         if coming.asked != home or (coming.yielded is None and now - coming.asked_at > AGAIN_S):
             coming.asked, coming.asked_at, coming.yielded = home, now, None
             self.counts["cluster_sessions_asked"] += 1
-            self._links.send(home, ASK, client.encode())
+            self._links.send(home, ASK, encode("text Q", client, coming.came))
         return coming.yielded is not None and covers(self._node.rows.vector, coming.yielded)
 
     def _new_epoch(self, session: Session, *, asked: bool) -> PutSession:
@@ -265,11 +265,14 @@ class Moves:
 
     def _take(self, client: str, coming: Coming, session: Session) -> None:
         if self._conversion.epoch(client) is not None:
-            if client in self._handed:
-                coming.before = self._sharing.marks(client)
-            self._release(client)  # it is taken when the engine has forgotten what is left of it
+            # It is taken when the engine has forgotten what is left of it. While others do not know that it
+            # has been elsewhere, what they publish comes here alone.
+            live = self._node.members.is_live(session.row.home, time.monotonic())
+            if client not in self._handed or not live:
+                self._release(client)
             return
         asked = coming.yielded is not None or session.row.home == self._node.incarnation
+        coming.shares |= coming.yielded is not None or self._node.is_recent(session.row.epoch)
         epoch = self._new_epoch(session, asked=asked)
         self._begun[client] = Begun(coming, epoch, asked=asked, adopts=True)
 
@@ -286,18 +289,15 @@ class Moves:
 
     def _bring_in(self, client: str, coming: Coming, *, asked: bool) -> None:
         self.counts["cluster_sessions_taken" if asked else "cluster_sessions_taken_over"] += 1
-        marks = coming.marks if coming.before is None else coming.before
-        if coming.yielded is not None:
-            self._sharing.begin(client, self._doubles_s)
-            self._sharing.note_marks(client, marks)
+        if coming.shares:
+            self._sharing.begin(client)
         coming.taken = True
         if not self._adoption.adopt(
             client,
-            marks,
-            doubles_s=self._doubles_s,
+            coming.marks,
+            doubles_s=self._sharing.for_s,
             crashed=not asked,
             older_may_come=coming.yielded is not None,
-            returns=coming.before is not None,
         ):
             self._give_up(client, coming)
 
@@ -330,7 +330,8 @@ class Moves:
             self._finish(client, 0)
 
     def _has_come(self, client: str, home: int) -> None:
-        self._come[client] = come = Come(home)
+        epoch = self._conversion.epoch(client) or self._node.stamp()
+        self._come[client] = come = Come(home, epoch.clock)
         self._new.append(come)
 
     def is_arriving(self, client: str) -> bool:
@@ -340,6 +341,8 @@ class Moves:
 
     def _finish(self, client: str, reason: int) -> None:
         coming = self._coming.pop(client, None)
+        if coming is not None and coming.waiting and not reason:
+            self._visits.note(client, coming.came)
         for answer in coming.waiting if coming is not None else ():
             if answer.set_running_or_notify_cancel():
                 answer.set_result(reason)
@@ -348,35 +351,35 @@ class Moves:
 
     def hear(self, kind: str, source: int, body: bytes) -> None:
         """A message of another node; ClusterError where it is none."""
-        if kind == ASK:
-            self._hand_over(body.decode(errors="replace"), source)
-            return
         if kind == TOOK:
             self.orphans.hear_took(body)
-            return
-        if kind == TAKE:
-            if not self.keeps_none:
-                self._bring(body.decode(errors="replace"))
-            return
-        if kind == YIELD:
+        elif kind == YIELD:
             self._hear_yield(source, body)
-            return
-        if kind == KEPT:
-            self._hear_kept(body.decode(errors="replace"), source)
-            return
-        if kind == GONE:
+        elif kind in (ASK, LATE, DONE):
+            hear = {ASK: self._hear_ask, LATE: self._hear_late, DONE: self._hear_done}[kind]
+            hear(source, *decode("text Q", body))
+        elif kind == GONE:
             client, vector = decode("text vector", body)
             if client in self._come and self._come[client].home == source:
                 self._come[client].gone = vector
-            return
-        self._hear_done(body.decode(errors="replace"), source)
+        else:
+            client = body.decode(errors="replace")
+            if kind == KEPT:
+                self._hear_kept(client, source)
+            elif not self.keeps_none:
+                self._bring(client)
 
-    def _hear_done(self, client: str, source: int) -> None:
-        """Of a session that has come back and gone elsewhere meanwhile it is said too late: that is not for
-        this node any more.
+    def _hear_late(self, _: int, client: str, came: int) -> None:
+        coming = self._coming.get(client)
+        if coming is not None and coming.came == came and not coming.taken:
+            self._finish(client, SERVER_UNAVAILABLE)
+
+    def _hear_done(self, source: int, client: str, since: int) -> None:
+        """Of a session that came there before it was here last, and has gone on, it is said too late: nothing
+        is left here of that.
         """
-        handed, session = self._handed.get(client), self._node.rows.sessions.get(client, None)
-        if handed is not None and (source in handed.to or (session and session.row.home == source)):
+        epoch = self._conversion.epoch(client)
+        if client in self._handed and epoch is not None and epoch.clock < since:
             self._lingering.setdefault(client, (time.monotonic() + LINGER_S, source))
         else:
             self._tell_gone(client, source)
@@ -385,12 +388,13 @@ class Moves:
         self._links.send(to, GONE, encode("text vector", client, self._node.rows.vector))
 
     def _hear_yield(self, source: int, body: bytes) -> None:
-        client, vector, flat = decode("text vector Q*", body)
+        client, vector, takes, flat = decode("text vector ? Q*", body)
         if len(flat) % 3:
             raise ClusterError(f"a session is handed over with {len(flat)} numbers, no multiple of 3")
         coming = self._coming.get(client)
         if coming is not None:
             coming.answers[source] = vector
+            coming.shares |= takes
             self._changed.append(client)
         if coming is not None and coming.asked == source:
             coming.yielded = vector
@@ -398,30 +402,47 @@ class Moves:
             self._node.clock.raise_to(max(flat[2::3], default=0))
             coming.marks = list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
 
-    def _hand_over(self, client: str, asker: int) -> None:
+    def _hear_ask(self, asker: int, client: str, came: int) -> None:
+        """Not where the client has come to this node later, or to another one that has asked: this one does
+        so for a connection that it has given up, and would have it disconnected.
+        """
+        wish, handed = Asker(came, asker), self._handed.get(client)
+        coming = self._coming.get(client)
+        last = (handed.last if handed is not None else self._askers.get(client)) or wish
+        waits = coming is not None and coming.waiting and not coming.taken
+        came_here = coming.came if coming is not None and waits else self._visits.last(client)
+        if max(last, Asker(came_here, self._node.incarnation)) > wish:
+            self._refuse(wish, client)
+            return
+        if waits:
+            self._finish(client, SERVER_UNAVAILABLE)
+        self._hand_over(client, wish)
+
+    def _refuse(self, asker: Asker, client: str) -> None:
+        self._links.send(asker.node, LATE, encode("text Q", client, asker.came))
+
+    def _hand_over(self, client: str, asker: Asker) -> None:
         handed = self._handed.get(client)
+        before = handed.last if handed is not None else self._askers.get(client)
+        if before is not None and before != asker:
+            self._refuse(before, client)
         if handed is not None:
-            handed.to.add(asker)
-            self._yields.append((self._node.last, asker, client))
+            handed.to.add(asker.node)
+            handed.last = asker
+            self._yields.append((self._node.last, asker.node, client))
             return
         if client in self._askers:
-            self._askers[client].add(asker)  # the engine is at it
+            self._askers[client] = asker  # the engine is at it
             return
         if client in self._forgetting:
             return  # it is asked for again
-        coming = self._coming.get(client)
-        if coming is not None and self._node.rows.sessions.get(client, None) is None:
-            # it has come to both nodes; where the incarnation is greater it is to come again
-            if asker > self._node.incarnation:
-                return
-            self._finish(client, SERVER_UNAVAILABLE)
         if self._access.release(client.encode(), keep=True):
-            self._askers[client] = {asker}
+            self._askers[client] = asker
             self._let_in.pop(client, None)
         elif client in self._let_in:
-            self._early[client, asker] = None
+            self._early[client] = asker
         else:
-            self._askers[client] = {asker}
+            self._askers[client] = asker
             self.left(client, 0, here=False)
 
     def _answer_early(self, now: float) -> None:
@@ -429,7 +450,7 @@ class Moves:
         for client in list(itertools.takewhile(lambda each: self._let_in[each] <= now, self._let_in)):
             del self._let_in[client]
         early, self._early = self._early, {}
-        for client, asker in early:
+        for client, asker in early.items():
             self._hand_over(client, asker)
 
     def left(self, client: str, place: int, *, here: bool) -> None:
@@ -439,17 +460,19 @@ class Moves:
                 self._forgetting.discard(client)
                 self._forgotten(client)
             return
-        askers = self._askers.pop(client)
+        asker = self._askers.pop(client)
+        if asker is None:
+            return
         epoch = self._conversion.epoch(client)
         session = self._node.rows.sessions.get(client, None)
         if here and epoch is not None and session is not None and session.row.epoch == epoch:
-            self._handed[client] = handed = Handed(time.monotonic(), set(askers))
-            self._reminders.append((handed.at + REMIND_S, client, handed))
-            self._sharing.begin(client, inf)
+            self._handed[client] = handed = Handed({asker.node}, asker)
+            self._reminders.add(client, handed, time.monotonic() + REMIND_S)
+            self._sharing.begin(client, until_it_goes=True)
             self.counts["cluster_sessions_handed_over"] += 1
-            self._left.append((client, place, askers))
+            self._left.append((client, place, asker))
         else:
-            self._yields += [(self._node.last, asker, client) for asker in askers]
+            self._yields.append((self._node.last, asker.node, client))
 
     def _hand_over_all(self) -> None:
         """One batch for all that have been handed over since the last."""
@@ -462,9 +485,7 @@ class Moves:
                 rows.append(replace(session.row, next_sequence=place, received=()))
         if rows:
             self._write(rows)
-        self._yields += [
-            (self._node.last, asker, client) for client, _, askers in self._left for asker in askers
-        ]
+        self._yields += [(self._node.last, asker.node, client) for client, _, asker in self._left]
         self._left.clear()
 
     def _release(self, client: str) -> None:
@@ -510,24 +531,23 @@ class Moves:
         if session is None or not self._access.lose(client.encode()):
             self._release(client)
             return
-        self._askers[client] = set()
-        self._sharing.begin(client, inf)
+        self._askers[client] = None
+        self._sharing.begin(client, until_it_goes=True)
         self._links.send(session.row.home, KEPT, client.encode())
-        self._reminders.append((time.monotonic() + REMIND_S, client, handed))
+        self._reminders.add(client, handed, time.monotonic() + REMIND_S)
 
     def _settle_yields(self) -> None:
         durable = self._node.durable
         settled = [each for each in self._yields if each[0] <= durable]
-        if not settled:
-            return
-        taken = self._links.taken_so_far()
+        taken = self._links.taken_so_far() if settled else None
         if taken is None:
             return
         self._yields = [each for each in self._yields if each[0] > durable]
         vector = self._node.rows.vector
         marks = list(itertools.chain.from_iterable(taken))
         for _, asker, client in settled:
-            self._links.send(asker, YIELD, encode("text vector Q*", client, vector, marks))
+            takes = client in self._handed
+            self._links.send(asker, YIELD, encode("text vector ? Q*", client, vector, takes, marks))
 
     def _tell_done(self, now: float) -> None:
         """Tells old homes that they may forget sessions, until they have."""
@@ -543,7 +563,7 @@ class Moves:
                 self._end_coming(client)  # it learns by the log that the session is here
             elif come.is_known and come.gone is None and now - come.told_at > AGAIN_S:
                 come.told_at = now
-                self._links.send(come.home, DONE, client.encode())
+                self._links.send(come.home, DONE, encode("text Q", client, come.epoch))
 
     def _end_coming(self, client: str) -> None:
         """All is here that its old home had for it, or ever will be."""
@@ -563,24 +583,18 @@ class Moves:
 
     def _remind(self, now: float) -> None:
         """Asks the homes of sessions that were handed over long ago whether these may be forgotten."""
-        for _ in range(LOOKS_AT_ONCE):
-            if not self._reminders or self._reminders[0][0] > now:
-                return
-            _, client, handed = self._reminders.popleft()
-            if self._handed.get(client) is not handed:
-                continue
+        for client in self._reminders.due(self._handed, now, REMIND_S, LOOKS_AT_ONCE):
             session = self._node.rows.sessions.get(client, None)
             if session is not None and session.row.home != self._node.incarnation:
                 self._links.send(session.row.home, KEPT, client.encode())
-            self._reminders.append((now + REMIND_S, client, handed))
 
     def _hear_kept(self, client: str, source: int) -> None:
         session = self._node.rows.sessions.get(client, None)
         is_here = session is not None and session.row.epoch == self._conversion.epoch(client)
-        if is_here and not (client in self._handed or client in self._come or client in self._coming):
-            self._sharing.begin(client, self._doubles_s)
+        if is_here and not (client in self._come or client in self._coming):
+            if client not in self._handed:
+                self._sharing.begin(client)
             self._has_come(client, source)
 
     def _bring(self, client: str) -> None:
-        self._coming.setdefault(client, Coming(time.monotonic())).stays = True
-        self._changed.append(client)
+        self._comes(client, time.monotonic()).stays = True

@@ -12,6 +12,7 @@ from tidemq.cluster.members import SUSPECT_S, Heartbeat, Members
 from tidemq.cluster.operations import Operation, Stamp
 from tidemq.cluster.records import NO_DIGEST, Record, check_payloads
 from tidemq.cluster.rows import Rows
+from tidemq.cluster.sharing import LATE_S, Sharing
 from tidemq.cluster.stability import Stability
 from tidemq.cluster.vectors import Dot, Vector
 from tidemq.errors import ClusterError
@@ -46,7 +47,13 @@ class Node:
         self.unanswered: dict[int, Vector] = {}
         self._collected: dict[int, int] = {}  # up to where `tidy` has deleted
         self._is_held = False  # and something of that is left, of sessions that move
-        self.moving: set[str] = set()  # sessions to which other nodes may add what this one adds, now
+        self.sharing = Sharing(suspect_s)
+
+    def is_recent(self, epoch: Stamp) -> bool:
+        """Whether a session has come where it is so lately that a node which had it before may not know, and
+        still take messages for it.
+        """
+        return epoch.clock > self.clock.last_ns - int(LATE_S * 1e9)
 
     def _is_struck(self, incarnation: int) -> bool:
         return self.rows.struck.get(incarnation, None) is not None
@@ -159,7 +166,7 @@ class Node:
         stable = self.stability.stable(self.members.incarnations, self.unanswered.values())
         if stable != self._collected or self._is_held:
             self._collected = stable
-            self._is_held = self.stability.collect(stable, self.moving)
+            self._is_held = self.stability.collect(stable, self.sharing.clients)
 
     def record(self, incarnation: int, number: int) -> bytes | None:
         """A record of its own log, for a node that lacks it."""

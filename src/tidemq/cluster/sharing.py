@@ -6,38 +6,35 @@ import time
 from collections import deque
 from math import inf
 
-from tidemq.cluster.adoption import Mark
+LATE_S = 30.0  # no message is on its way for longer
+DOUBLES_S = LATE_S  # and twice `cluster_suspect_s`: longer than its old home takes messages for it
 
 
 class Sharing:
-    """Keeps `moving`, the set of these sessions' clients, as `Node` has it; on the keeper's thread."""
+    """Keeps the set of these sessions' `clients`; on the keeper's thread."""
 
-    def __init__(self, moving: set[str]) -> None:
-        self._moving = moving
+    def __init__(self, suspect_s: float) -> None:
+        self.clients: set[str] = set()
+        self._suspect_s = suspect_s
         self._until: dict[str, float] = {}
         self._in_turn: deque[tuple[float, str]] = deque()  # the same in the order of time
-        self._marks: dict[str, list[Mark]] = {}
 
-    def begin(self, client: str, for_s: float) -> None:
-        """From now on, for so long."""
-        self._moving.add(client)
-        until = self._until[client] = time.monotonic() + for_s
-        if for_s != inf:
+    @property
+    def for_s(self) -> float:
+        """For how long after it has come a session may get a message by its old home, too."""
+        return DOUBLES_S + 2 * self._suspect_s
+
+    def begin(self, client: str, *, until_it_goes: bool = False) -> None:
+        """From now on, for so long; or while it takes messages here that are another node's by now."""
+        self.clients.add(client)
+        until = self._until[client] = inf if until_it_goes else time.monotonic() + self.for_s
+        if not until_it_goes:
             self._in_turn.append((until, client))
-
-    def note_marks(self, client: str, marks: list[Mark]) -> None:
-        """What had been taken for it elsewhere when it came here."""
-        self._marks[client] = marks
-
-    def marks(self, client: str) -> list[Mark]:
-        """As noted; none, where that is over."""
-        return self._marks.get(client, [])
 
     def end(self, client: str) -> None:
         """It is this node's no more."""
-        self._moving.discard(client)
+        self.clients.discard(client)
         self._until.pop(client, None)
-        self._marks.pop(client, None)
 
     def advance(self, now: float) -> None:
         """Ends those whose time is over."""

@@ -99,13 +99,7 @@ class FrozenRocksDB:
     def scan(self, family: str, prefix: bytes = b"", after: bytes = b"") -> Iterator[Row]:
         """As in `Store`."""
         end = prefix_end(prefix)
-        start = max(prefix, after + b"\0") if after else prefix
-        whole = False
-        while not whole:
-            page, whole = self._read(family, partial(_go_on, start=start, end=end))
-            if page:
-                start = page[-1][0] + b"\0"
-            yield from page
+        return _scan(lambda start: self._read(family, partial(_go_on, start=start, end=end)), prefix, after)
 
     def close(self) -> None:
         """As in `Frozen`."""
@@ -203,13 +197,8 @@ class RocksDBStore:
         options = ReadOptions()
         if (end := prefix_end(prefix)) is not None:
             options.set_iterate_upper_bound(end)
-        start = max(prefix, after + b"\0") if after else prefix
-        whole = False
-        while not whole:
-            page, whole = self._read(family, partial(_read_page, start=start, options=options))
-            if page:
-                start = page[-1][0] + b"\0"
-            yield from page
+        read = partial(_read_page, options=options)
+        return _scan(lambda start: self._read(family, partial(read, start=start)), prefix, after)
 
     def size_bytes(self) -> int:
         """The sizes of tables and logs."""
@@ -504,6 +493,17 @@ def _read_page(family: Rdict, start: bytes, options: ReadOptions) -> tuple[list[
         return rows, True
     finally:
         del found, valid, key, value, step
+
+
+def _scan(read: Callable[[bytes], tuple[list[Row], bool]], prefix: bytes, after: bytes) -> Iterator[Row]:
+    """All rows, as `read` gives those from a key on, and whether that is all of them."""
+    start = max(prefix, after + b"\0") if after else prefix
+    whole = False
+    while not whole:
+        page, whole = read(start)
+        if page:
+            start = page[-1][0] + b"\0"
+        yield from page
 
 
 def _go_on(found: RdictIter, start: bytes, end: bytes | None) -> tuple[list[Row], bool]:

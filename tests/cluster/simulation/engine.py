@@ -321,6 +321,7 @@ class Engine:
     # --- sessions that come and go -----------------------------------------------------------------
 
     def lose(self, client: bytes) -> bool:
+        self._do(partial(self._end_visit, client.decode(), drives_away=False))
         return self.release(client, keep=True)
 
     def release(self, client: bytes, *, keep: bool = False) -> bool:
@@ -330,20 +331,21 @@ class Engine:
         self._do(partial(self._release, name, keep))
         return True
 
+    def _end_visit(self, client: str, *, drives_away: bool) -> None:
+        session = self._sessions.get(client)
+        if session is not None and session.visit is not None:
+            (session.visit.drive_away if drives_away else session.visit.end)()
+            session.visit = None
+
     def _release(self, client: str, keep: bool) -> None:
         session = self._sessions.get(client)
+        self._end_visit(client, drives_away=keep)
         if session is not None and self._is_open(session):
-            if session.visit is not None:
-                session.visit.end()
-                session.visit = None
             self._releasing.append(partial(self._release, client, keep))
             return
         if session is None:
             self._leave(client.encode(), 0, here=False)
             return
-        if session.visit is not None:
-            session.visit.end()
-            session.visit = None
         session.kept = True
         if not keep:
             self._drop(session)

@@ -13,7 +13,7 @@ from cluster.simulation.history import QUICK_S
 from cluster.simulation.process import OPEN_S, Host, Hosts, Process, SimulatedGiver
 from cluster.simulation.visitors import Publisher, Sent, Subscriber
 
-from tidemq.cluster import moves
+from tidemq.cluster import moves, sharing
 
 WORK_S = 4.0
 REST_S = 25.0  # at most, until all has come
@@ -24,7 +24,6 @@ MISHAP_S = (0.3, 1.5)
 BURST = 4  # messages
 # in place of longer times, as histories are short: a disk stands still for longer than two of these
 DOUBLES_S = 2.0
-RETURN_S = 1.0
 REMIND_S = 0.7
 HELD_S = (0.0, 0.05, 0.6, 2.5)  # for so long something of sessions that are to leave is open
 STEADY_S = 0.8  # between two breaks of a connection
@@ -52,7 +51,8 @@ def simulated(world: Hosts) -> Iterator[None]:
         mock.patch("secrets.randbits", world.choose.getrandbits),
         mock.patch("secrets.token_bytes", token_bytes),
         mock.patch("tidemq.cluster.keeping.Giver", SimulatedGiver),
-        mock.patch.multiple(moves, DOUBLES_S=DOUBLES_S, RETURN_S=RETURN_S, REMIND_S=REMIND_S),
+        mock.patch.multiple(moves, REMIND_S=REMIND_S),
+        mock.patch.object(sharing, "DOUBLES_S", DOUBLES_S),
     ):
         before = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
@@ -306,6 +306,7 @@ class Run:
             for publisher, later in places
             for number in range(journal.sent[publisher, later].after)
             if places.get((publisher, number), -1) > places[publisher, later]
+            and (name, (publisher, number)) not in journal.early
             and not self._is_too_quick(journal.sent[publisher, number], journal.sent[publisher, later])
         ]
 

@@ -14,6 +14,7 @@ FILTERS = ("a", "b", "+")
 ANSWER_S = ((0.0001, 0.002), (0.0005, 0.03))
 AWAY_S = (0.02, 0.4)
 SETTLED_S = 1.5  # after a CONNECT that began a session
+LATER_S = 0.1  # more than clocks differ
 PATIENCE_S = (0.3, 3.0, 3.0, 7.0)  # without CONNACK
 
 
@@ -37,6 +38,7 @@ class Journal:
     sent: dict[tuple[str, int], Sent] = field(default_factory=dict)
     taken: dict[str, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
     answered: dict[str, dict[tuple[str, int], Process]] = field(default_factory=lambda: defaultdict(dict))
+    early: set[tuple[str, tuple[str, int]]] = field(default_factory=set)  # whose session had just begun
     again: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     unquiet: bool = False  # a node died, or was cut off
@@ -58,6 +60,7 @@ class Visit:
         self.sent: set[int] = set()  # places of messages that went out on it
         self.is_over = False
         self.begun_at = self._last = process.world.now
+        self.before = client.came_at  # when its client had come before
 
     def send(self, place: int, payload: bytes) -> None:
         """PUBLISH."""
@@ -72,6 +75,12 @@ class Visit:
             self.is_over = True
             self.client.on_end(self)
 
+    def drive_away(self) -> None:
+        """The broker ends it, for its session is to go to another node."""
+        if not self.is_over:
+            self.client.on_driven_away(self)
+        self.end()
+
 
 class Subscriber:
     """Has one session after the other, each with one subscription."""
@@ -81,8 +90,9 @@ class Subscriber:
         self.session = 1  # how many it has had
         self.visit: Visit | None = None
         self.subscribed = False
+        self.came_at = -1000.0
         self._has_session = False
-        self._begun_at = 0.0
+        self._begun_at = self._ended_at = 0.0
         self._world = world
         self._journal = journal
         self.topic_filter = world.choose.choice(FILTERS)
@@ -103,6 +113,7 @@ class Subscriber:
         """To this node, which serves."""
         self.leave()
         visit = self.visit = process.connect(self, clean=clean)
+        self.came_at = visit.begun_at
         self._world.at(self._world.choose.choice(PATIENCE_S), lambda: self._give_up(visit))
 
     def come_back(self) -> None:
@@ -121,6 +132,7 @@ class Subscriber:
 
     def _forget(self) -> None:
         self.session += 1
+        self._ended_at = self._world.now  # perhaps
         self.subscribed = self._has_session = False
 
     def leave(self, *, ends: bool = False) -> None:
@@ -139,6 +151,12 @@ class Subscriber:
             self.visit = None
             self._world.at(self._world.choose.uniform(*AWAY_S), self.come_back)
 
+    def on_driven_away(self, visit: Visit) -> None:
+        """It has not come anywhere since then."""
+        long_ago = visit.begun_at - visit.before > LATER_S
+        if visit is self.visit and long_ago and not (self._journal.unquiet or self._journal.clocks_set):
+            self._journal.wrong("driven away", f"{self.name} from {visit.process.host.name}")
+
     def on_connack(self, visit: Visit, *, present: bool) -> None:
         if visit is not self.visit:
             return
@@ -147,6 +165,8 @@ class Subscriber:
             self._forget()
         if not present:
             self._begun_at = visit.begun_at
+            if self.session > 1:
+                self.topic_filter = self._world.choose.choice(FILTERS)
             self._journal.answered[self.name].clear()
         self._has_session = True
         if not self.subscribed:
@@ -163,10 +183,12 @@ class Subscriber:
         key, journal = (publisher, int(number)), self._journal
         before, sent = journal.answered[self.name].get(key), journal.sent.get(key)
         # what a session gets that has just begun, its old home may add, too, until it has heard of the end
-        settled = sent is not None and sent.sent_at - self._begun_at > SETTLED_S
+        settled = sent is not None and sent.sent_at - max(self._begun_at, self._ended_at) > SETTLED_S
+        if not settled:
+            journal.early.add((self.name, key))
         if before is not None and not before.is_over and settled and not journal.unquiet:
             journal.wrong("repeated", f"{key} for {self.name}")
-        if sent is None or self.topic_filter not in (sent.topic, "+"):
+        if sent is None or (settled and self.topic_filter not in (sent.topic, "+")):
             journal.wrong("phantom", f"{key} for {self.name}")
         elif sent.acknowledged and sent.acknowledged_at < self._begun_at and not self._may_be_late(sent):
             journal.wrong("resurrected", f"{key} for {self.name}, whose session began later")

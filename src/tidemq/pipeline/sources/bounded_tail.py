@@ -15,6 +15,15 @@ from tidemq.pipeline.sources.stream_options import SourceOptions
 from tidemq.pipeline.sources.tail import WAIT_S, Offset, Tail
 
 
+def limit_of(options: SourceOptions) -> ReadLimit:
+    """How much of what there is a batch may be."""
+    if options.rows_max:
+        return ReadMaxRows(options.rows_max)
+    if options.bytes_max:
+        return ReadMaxBytes(options.bytes_max)
+    return ReadAllAvailable()
+
+
 class TailReader(Tail, SupportsTriggerAvailableNow):
     """The messages from `start` on, in batches as large as the options allow."""
 
@@ -26,11 +35,7 @@ class TailReader(Tail, SupportsTriggerAvailableNow):
         self._target = self.options.open().describe()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        if self.options.rows_max:
-            return ReadMaxRows(self.options.rows_max)
-        if self.options.bytes_max:
-            return ReadMaxBytes(self.options.bytes_max)
-        return ReadAllAvailable()
+        return limit_of(self.options)
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         state = self.options.open().describe()

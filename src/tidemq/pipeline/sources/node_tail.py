@@ -17,7 +17,6 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
@@ -26,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 
 from tidemq.client.errors import ConnectError
 from tidemq.client.streams import StreamState
+from tidemq.pipeline.sources.bounded_tail import limit_of
 from tidemq.pipeline.sources.nodes import Nodes, States, name_of, shares
 from tidemq.pipeline.sources.ranges import Range, RangeRows
 from tidemq.pipeline.sources.stream_options import SourceOptions
@@ -87,11 +87,7 @@ class NodeTailReader(Tail, SupportsTriggerAvailableNow):
         self._target = self._nodes.look(all_of_them=self.options.fail_on_unreachable)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        if self.options.rows_max:
-            return ReadMaxRows(self.options.rows_max)
-        if self.options.bytes_max:
-            return ReadMaxBytes(self.options.bytes_max)
-        return ReadAllAvailable()
+        return limit_of(self.options)
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         """Of the nodes that were there when it was looked last."""
