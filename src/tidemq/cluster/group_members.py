@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.operations import Stamp
 from tidemq.cluster.rows import Rows
+from tidemq.errors import StoreError
 from tidemq.store import Store
 
 LOOKED_AT_ONCE = 1024  # subscriptions, between two pieces of work
@@ -43,19 +44,24 @@ class GroupMembers:
         return message_id[0] < self._ended.get(group, 0)
 
     def advance(self, now: float) -> bool:
-        """Looks on; whether a look has come to its end, and some group has ended."""
+        """Looks on; whether a look has come to its end, and some group has ended. StoreError where it cannot
+        be read: then all is looked through anew.
+        """
         if self._look is None:
             if not self._doubted or now < self._next_at:
                 return False
             self._wanted, self._doubted = self._doubted, set()
             self._begun_at, self._begun_ns = now, self._clock.next_ns()
             self._look = self._store.scan("subscription")
-        rows = list(itertools.islice(self._look, LOOKED_AT_ONCE))
+        try:
+            rows = list(itertools.islice(self._look, LOOKED_AT_ONCE))
+        except StoreError:
+            self._look, self._wanted, self._doubted = None, set(), self._doubted | self._wanted
+            raise
         for key, _ in rows:
             end = 2 + int.from_bytes(key[:2])
-            if not key.startswith(SHARED, end) or (group := key[end:].decode()) not in self._wanted:
-                continue
-            if self._rows.subscription(key[2:end].decode(), group) is not None:
+            group = key[end:].decode(errors="replace") if key.startswith(SHARED, end) else ""
+            if group in self._wanted and self._rows.subscription(key[2:end].decode(), group) is not None:
                 self._wanted.discard(group)
         if len(rows) == LOOKED_AT_ONCE and self._wanted:
             return False

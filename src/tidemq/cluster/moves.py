@@ -217,7 +217,7 @@ class Moves:
                 self._finish(client, 0)
             else:
                 self._begun[client] = Begun(coming, self._new_epoch(session, asked=True))
-        elif home == own or (self._is_yielded(client, coming, home, now)):
+        elif home == own or self._is_yielded(client, coming, home, now):
             self._take(client, coming, session)
 
     def _is_awaited(self, client: str, coming: Coming, now: float) -> bool:
@@ -440,7 +440,7 @@ class Moves:
             self._askers[client] = asker
             self._let_in.pop(client, None)
         elif client in self._let_in:
-            self._early[client] = asker
+            self._early[client] = max(asker, self._early.get(client, asker))
         else:
             self._askers[client] = asker
             self.left(client, 0, here=False)
