@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -147,6 +147,14 @@ async def test_no_acknowledgement_before_there_is_a_copy(nodes: Nodes) -> None:
         nodes.links.cut.clear()
         await until(lambda: receipt.done)
     assert nodes.keepers["one"].counts["cluster_acknowledged_degraded"] == 0
+
+
+async def publish_all(broker: Broker, topic: str, payloads: Iterable[bytes]) -> None:
+    """By bob, at QoS 1, and acknowledged."""
+    async with client(broker, "bob") as bob:
+        for each in payloads:
+            bob.publish_nowait(topic, each, qos=1)
+        await bob.flush()
 
 
 async def receive(receiver: Client) -> bytes:
@@ -302,10 +310,7 @@ async def test_a_session_that_ends_is_gone_everywhere(nodes: Nodes) -> None:
     async with client(one, "ann") as ann:
         await ann.subscribe("a/#", qos=2)
         await ann.subscribe("b/#", qos=1)
-    async with client(one, "bob") as bob:
-        for _ in range(300):
-            bob.publish_nowait("a/1", b"x", qos=1)
-        await bob.flush()
+    await publish_all(one, "a/1", [b"x"] * 300)
     await until(lambda: nodes.count("two", "entry") == 300)
     async with client(one, "ann", clean_start=True):
         for name in ("one", "two"):
@@ -391,10 +396,7 @@ async def test_what_waits_for_a_shared_subscription_ends_with_its_last_session(n
     async with client(one, "ann") as ann, client(nodes.brokers["two"], "eve") as eve:
         await ann.subscribe("$share/g/b/#", qos=1)
         await eve.subscribe("$share/g/b/#", qos=1)
-    async with client(one, "bob") as bob:
-        for _ in range(300):
-            bob.publish_nowait("b/1", b"x", qos=1)
-        await bob.flush()
+    await publish_all(one, "b/1", [b"x"] * 300)
     async with client(one, "ann", clean_start=True):
         await until(lambda: counts["cluster_shared_refused"] > 0, "nobody is there who takes any")
         await asyncio.sleep(AGAIN_S + 1)  # it was looked whether anybody is subscribed: eve is

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from cluster.test_keeping import Nodes, client, receive
+from cluster.test_keeping import Nodes, client, publish_all, receive
 from conformance.kit import connected, kept
 from waiting import until
 
@@ -53,10 +53,7 @@ async def test_what_waits_for_a_shared_subscription_stays(nodes: Nodes) -> None:
     async with client(nodes.brokers["one"], "ann") as ann:
         await ann.subscribe("$share/g/b/#", qos=1)
     sent = [b"%d" % number for number in range(300)]
-    async with client(nodes.brokers["one"], "bob") as bob:
-        for each in sent:
-            bob.publish_nowait("b/1", each, qos=1)
-        await bob.flush()
+    await publish_all(nodes.brokers["one"], "b/1", sent)
     await until(lambda: nodes.agree("one", "two"))
     await split(nodes)
     await until(lambda: nodes.ask("one", lambda keeper: keeper.conversion.epoch("ann")) is None)
