@@ -16,10 +16,11 @@ from cluster.test_unknown_sessions import at, is_present
 from waiting import WAIT_S, until
 
 from tidemq.client import Client, ServerRefusedError
-from tidemq.cluster import moves
+from tidemq.cluster import departures, moves
+from tidemq.cluster.departures import YIELD, Departures
 from tidemq.cluster.exchange import RECORDS
 from tidemq.cluster.forms import encode
-from tidemq.cluster.moves import ASK, DONE, SERVER_UNAVAILABLE, YIELD, Moves
+from tidemq.cluster.moves import ASK, DONE, SERVER_UNAVAILABLE, Moves
 
 MANY = 200
 
@@ -38,6 +39,10 @@ async def payloads(receiver: Client, count: int) -> list[bytes]:
 
 def moves_of(nodes: Nodes, node: str) -> Moves:
     return nodes.keepers[node].moves
+
+
+def departures_of(nodes: Nodes, node: str) -> Departures:
+    return moves_of(nodes, node).departures
 
 
 async def begin(nodes: Nodes, *names: str, who: str = "c", **identity: Any) -> None:
@@ -93,7 +98,7 @@ async def test_a_new_home_that_started_again_before_it_had_told_the_old_one_tell
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the old home would take messages for the session for ever."""
-    monkeypatch.setattr(moves, "REMIND_S", 0.2)
+    monkeypatch.setattr(departures, "REMIND_S", 0.2)
     await begin(nodes, "one", "two", who="ann", suspect_s=1000.0)
     nodes.links.dropped.add(DONE)
     async with client(nodes.brokers["two"], "ann") as ann:
@@ -111,7 +116,7 @@ async def test_a_new_home_that_started_again_before_it_had_told_the_old_one_tell
 async def test_who_takes_the_sessions_of_a_dead_new_home_tells_the_old_one(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moves, "REMIND_S", 0.2)
+    monkeypatch.setattr(departures, "REMIND_S", 0.2)
     await nodes.meet("one", "two", "three", suspect_s=1.0)
     # in the order of the ring, so that not the old home itself takes the sessions of the new one
     old, new, heir = sorted(nodes.keepers, key=lambda name: nodes.keepers[name].node.incarnation)
@@ -121,7 +126,7 @@ async def test_who_takes_the_sessions_of_a_dead_new_home_tells_the_old_one(
     nodes.links.dropped.add(DONE)
     async with client(nodes.brokers[new], "ann") as ann:
         assert is_present(ann)
-    await until(lambda: "ann" in moves_of(nodes, old)._handed)
+    await until(lambda: "ann" in departures_of(nodes, old)._handed)
     await nodes.stop(new)
     nodes.links.dropped.clear()
     await until(lambda: moves_of(nodes, old).is_quiet)
@@ -137,7 +142,7 @@ async def test_a_session_goes_on_here_at_once_where_the_node_that_had_asked_for_
     await begin(nodes, "one", "two", suspect_s=1.0)
     nodes.links.dropped.add(YIELD)
     coming = asyncio.create_task(at(nodes, "two", "c").connect())
-    await until(lambda: "c" in moves_of(nodes, "one")._handed)
+    await until(lambda: "c" in departures_of(nodes, "one")._handed)
     await nodes.stop("two")
     coming.cancel()
     async with at(nodes, "one", "c") as back:
@@ -214,7 +219,7 @@ async def test_a_session_that_is_back_does_not_begin_anew_because_it_has_left_be
     nodes.links.dropped.clear()
     await coming
     assert await payloads(ann, 1) == [b"waits"]
-    assert "ann" not in of_one._handed
+    assert "ann" not in of_one.departures._handed
     await ann.disconnect()
     await until(lambda: nodes.agree("one", "two"))
     assert nodes.count("one", "subscription") == 1
@@ -224,8 +229,8 @@ async def test_the_engine_is_told_once_to_forget_a_session(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await begin(nodes, "one", "two", who="ann")
-    slow = SlowAccess(moves_of(nodes, "one")._access)
-    monkeypatch.setattr(moves_of(nodes, "one"), "_access", slow)
+    slow = SlowAccess(departures_of(nodes, "one")._access)
+    monkeypatch.setattr(departures_of(nodes, "one"), "_access", slow)
     async with at(nodes, "two", "ann"):
         await until(lambda: slow.asked == [b"ann"])
         await asyncio.sleep(3 * moves.AGAIN_S)  # the new home says it again and again
@@ -245,10 +250,10 @@ async def test_a_word_of_an_earlier_move_ends_no_later_one(nodes: Nodes) -> None
         assert is_present(ann)
     of_one = moves_of(nodes, "one")
     nodes.ask("one", lambda keeper: keeper.moves.hear(DONE, two, encode("text Q", "ann", before)))
-    assert "ann" not in of_one._lingering
+    assert "ann" not in of_one.departures._lingering
     now = since(nodes, "three", "ann")
     nodes.ask("one", lambda keeper: keeper.moves.hear(DONE, three, encode("text Q", "ann", now)))
-    assert "ann" in of_one._lingering
+    assert "ann" in of_one.departures._lingering
     nodes.links.dropped.clear()
     await until(lambda: all(moves_of(nodes, name).is_quiet for name in nodes.keepers))
 
@@ -257,7 +262,7 @@ async def test_what_is_left_of_a_session_that_ended_elsewhere_is_nobodys(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await begin(nodes, "one", "two")
-    of_one = moves_of(nodes, "one")
+    of_one = departures_of(nodes, "one")
     slow = SlowAccess(of_one._access)
     monkeypatch.setattr(of_one, "_access", slow)
     async with at(nodes, "two", "c", 0, clean=True):
@@ -281,7 +286,7 @@ async def test_a_session_that_nobody_came_for_goes_on_where_it_was(nodes: Nodes)
     nodes.links.dropped.add(YIELD)
     away = at(nodes, "two", "c")
     coming = asyncio.create_task(away.connect())
-    await until(lambda: "c" in moves_of(nodes, "one")._handed)
+    await until(lambda: "c" in departures_of(nodes, "one")._handed)
     coming.cancel()
     expected: list[bytes] = []
     async with client(nodes.brokers["one"], "bob") as bob:
@@ -303,7 +308,7 @@ async def test_a_session_is_not_taken_for_a_client_that_has_gone(nodes: Nodes) -
     await begin(nodes, "one", "two", "three")
     nodes.links.dropped.add(YIELD)
     coming = asyncio.create_task(at(nodes, "two", "c").connect())
-    await until(lambda: "c" in moves_of(nodes, "one")._handed)
+    await until(lambda: "c" in departures_of(nodes, "one")._handed)
     coming.cancel()
     await until(lambda: "c" not in moves_of(nodes, "two")._coming)
     nodes.links.dropped.clear()
@@ -329,6 +334,17 @@ async def test_a_client_that_is_where_it_was_is_not_driven_away(nodes: Nodes) ->
         async with at(nodes, "two", "c") as here:  # this one comes later
             assert is_present(here)
             await until(lambda: not there.is_connected)
+
+
+async def test_a_client_is_not_driven_away_because_its_node_was_not_heard_for_a_moment(nodes: Nodes) -> None:
+    """Another node took it for dead, hears it again, and has not taken the session yet."""
+    await begin(nodes, "one", "two")
+    async with at(nodes, "one", "c") as there:
+        await until(lambda: nodes.agree("one", "two"))
+        nodes.ask("two", lambda keeper: keeper.moves.orphans._bring("c"))
+        await until(lambda: "c" not in moves_of(nodes, "two")._coming)
+        assert there.is_connected
+    assert moves_of(nodes, "two").counts["cluster_sessions_asked"] == 0
 
 
 async def test_a_client_that_wanted_a_new_session_and_has_gone_ends_none(nodes: Nodes) -> None:
@@ -362,7 +378,7 @@ async def test_a_node_that_ends_gives_no_session_any_more(
     await nodes.meet("one", "two")
     async with at(nodes, "one", "c"):
         pass
-    of_one = moves_of(nodes, "one")
+    of_one = departures_of(nodes, "one")
     monkeypatch.setattr(of_one._links, "taken_so_far", lambda: None)
     coming = asyncio.create_task(at(nodes, "two", "c").connect())
     await until(lambda: bool(of_one._yields))

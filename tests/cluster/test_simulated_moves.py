@@ -14,6 +14,7 @@ from cluster.simulation.planting import expect
 from cluster.simulation.process import Hosts
 from cluster.simulation.visitors import Sent, Subscriber
 
+from tidemq.cluster.departures import Departures
 from tidemq.cluster.move_states import Asker, Handed
 from tidemq.cluster.moves import Moves
 from tidemq.cluster.neighbours import LETTER
@@ -81,13 +82,13 @@ def what_waits_goes_out_before_all_has_come(patch: pytest.MonkeyPatch) -> None:
 
 def ends_are_not_told_to_old_homes(patch: pytest.MonkeyPatch) -> None:
     """A session that has ended and begun anew elsewhere goes on to take messages where it was."""
-    moved = Moves.moved
+    moved = Departures.moved
 
-    def passed_over(self: Moves, client: str) -> None:
+    def passed_over(self: Departures, client: str) -> None:
         if client not in self._handed or self._node.rows.sessions.get(client, None) is None:
             moved(self, client)
 
-    patch.setattr(Moves, "moved", passed_over)
+    patch.setattr(Departures, "moved", passed_over)
 
 
 def what_is_held_is_kept(patch: pytest.MonkeyPatch) -> None:
@@ -98,24 +99,24 @@ def what_is_held_is_kept(patch: pytest.MonkeyPatch) -> None:
 
 def old_homes_do_not_ask(patch: pytest.MonkeyPatch) -> None:
     """Where a new home is killed before it has told the old one that it may forget a session."""
-    patch.setattr(Moves, "_remind", lambda self, now: None)
+    patch.setattr(Departures, "_remind", lambda self, now: None)
 
 
 def what_was_taken_without_a_word_is_forgotten_at_once(patch: pytest.MonkeyPatch) -> None:
     """A client that has been let in a moment ago begins a new session then."""
 
-    def lose(self: Moves, client: str, _session: object) -> None:
+    def lose(self: Departures, client: str, _session: object) -> None:
         self._handed[client] = Handed()
-        self._release(client)
+        self.release(client)
 
-    patch.setattr(Moves, "_lose", lose)
+    patch.setattr(Departures, "_lose", lose)
 
 
 def a_connect_that_was_given_up_counts(patch: pytest.MonkeyPatch) -> None:
     """Its client, which is where it was by then, is disconnected there."""
 
     def hear(self: Moves, asker: int, client: str, came: int) -> None:
-        self._hand_over(client, Asker(came, asker))
+        self.departures.hand_over(client, Asker(came, asker))
 
     patch.setattr(Moves, "_hear_ask", hear)
 

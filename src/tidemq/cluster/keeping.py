@@ -168,9 +168,9 @@ class ClusterKeeper(Keeper):
 
     def all_counts(self) -> list[Mapping[str, int]]:
         """Counters of all its parts."""
-        node = self.node
-        parts = (self.moves, self.shared, self.exchange, self.conversion, node.incoming, node.applier)
-        return [self.counts, *(each.counts for each in parts)]
+        node, moves = self.node, self.moves
+        of_node = (self.exchange, self.conversion, node.incoming, node.applier)
+        return [self.counts, *(each.counts for each in (moves, moves.departures, self.shared, *of_node))]
 
     def _begin_node(self, incarnation: int, boot: int, nonce: int) -> None:
         """The node as its rows are now."""
@@ -212,7 +212,7 @@ class ClusterKeeper(Keeper):
             self._access,
             self.node.applier,
             self.conversion,
-            self.moves.moved,
+            self.moves.departures.moved,
             self.moves.is_arriving,
         )
         self.membership = Membership(self.node, self._links, self._write)
@@ -360,7 +360,7 @@ class ClusterKeeper(Keeper):
         # not before the work is converted: until then its rows are those of a session
         work.purges[:] = [start for start in work.purges if self._is_purged(start)]
         for client, place, here in work.left:
-            self.moves.left(client.decode(), place, here=here)
+            self.moves.departures.left(client.decode(), place, here=here)
         for client, here in work.arrived:
             self.moves.arrived(client.decode(), here)
             self.telling.arrived(client.decode())

@@ -25,6 +25,7 @@ class Coming:
     answers: dict[int, Vector] = field(default_factory=dict)  # of nodes that have none, or none any more
     polled_at: float = 0.0
     stays: bool = False  # it comes here, with its client or without
+    is_orphan: bool = False  # and so does this one, while its home is not there
     waiting: list[Future[int]] = field(default_factory=list)
     asked: int = 0  # the home that was asked for it
     asked_at: float = 0.0
@@ -35,8 +36,8 @@ class Coming:
 
     @property
     def is_left(self) -> bool:
-        """Whether all who waited for it have gone."""
-        return bool(self.waiting) and all(each.cancelled() for each in self.waiting)
+        """Whether nobody waits for it, or nobody any more."""
+        return all(each.cancelled() for each in self.waiting)
 
 
 @dataclass(slots=True)

@@ -45,7 +45,18 @@ class Host:
         self.name, self.course, self.history, self.choose = name, course, course.history, choose
         self.door = Link(lambda: place()[1])
         self._number = 0
-        self.busy = False  # a message is under way
+        self._is_under_way = False
+        self._was_acknowledged = False
+
+    @property
+    def publishes(self) -> bool:
+        """Whether to publish more: to the end of the run, but at least until one is acknowledged."""
+        return not (self.course.ending and self._was_acknowledged)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a message is under way, or none has been acknowledged yet."""
+        return self._is_under_way or not self._was_acknowledged
 
     def interest(self, qos: int) -> Interest:
         found = Interest(self.name, FILTER, qos, asked_at=self.history.note(self.name, "subscribes"))
@@ -74,12 +85,13 @@ class Host:
         self.course.messages[key] = message
         message.sent_at = self.history.note(self.name, "sends", message)
         message.sends += [message.sent_at] * SENT_AGAIN_MAX
-        self.busy = True
+        self._is_under_way = True
         return message
 
     def done(self, message: Message, *, well: bool) -> None:
         """Its sender has given up, where it is not well: it may come or not."""
-        self.busy = False
+        self._is_under_way = False
+        self._was_acknowledged |= well
         at = self.history.note(self.name, "is done" if well else "gives up", message)
         if well:
             message.acknowledged_at = at
@@ -137,7 +149,7 @@ class Paho:
             self._early.add(mid)
 
     async def _publish(self) -> None:
-        while not self.host.course.ending:
+        while self.host.publishes:
             if self._client.is_connected() and not self._sent:
                 message = self.host.make(1)
                 mid = self._client.publish(message.topic, message.payload, message.qos).mid
@@ -196,7 +208,7 @@ class Mosquitto:
                 self.host.got(bytes.fromhex(payload), int(qos))
 
     async def _publish(self) -> None:
-        while not self.host.course.ending:
+        while self.host.publishes:
             message = self.host.make(1)
             process = await asyncio.create_subprocess_exec(
                 *("mosquitto_pub", *self._where(), "-q", "1", "-t", message.topic),
@@ -261,7 +273,7 @@ class Ours:
                     self.host.got(bytes(message.payload), message.qos)
 
     async def _publish(self, client: Client) -> None:
-        while not self.host.course.ending:
+        while self.host.publishes:
             message = self.host.make(1)
             try:
                 await client.publish(message.topic, message.payload, qos=1)

@@ -13,7 +13,7 @@ from cluster.simulation.history import QUICK_S
 from cluster.simulation.process import OPEN_S, Host, Hosts, Process, SimulatedGiver
 from cluster.simulation.visitors import Publisher, Sent, Subscriber
 
-from tidemq.cluster import moves, sharing
+from tidemq.cluster import departures, sharing
 
 WORK_S = 4.0
 REST_S = 25.0  # at most, until all has come
@@ -51,7 +51,7 @@ def simulated(world: Hosts) -> Iterator[None]:
         mock.patch("secrets.randbits", world.choose.getrandbits),
         mock.patch("secrets.token_bytes", token_bytes),
         mock.patch("tidemq.cluster.keeping.Giver", SimulatedGiver),
-        mock.patch.multiple(moves, REMIND_S=REMIND_S),
+        mock.patch.multiple(departures, REMIND_S=REMIND_S),
         mock.patch.object(sharing, "DOUBLES_S", DOUBLES_S),
     ):
         before = logging.root.manager.disable
