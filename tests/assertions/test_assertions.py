@@ -65,8 +65,8 @@ def test_fuzzed_connections_break_no_invariant(fuzzer: str) -> None:
     assert "invariant broken" not in done.stdout
 
 
-# one of each room, the first: `python tests/assertions` plants all
-@pytest.mark.parametrize("room", sorted({each.file.partition("/")[0] for each in PLANTED}))
+# one of each room, the first, and of three rooms: `python tests/assertions` plants all
+@pytest.mark.parametrize("room", ["clients", "queues", "turn"])
 def test_a_break_is_found(room: str) -> None:
     planted = next(each for each in PLANTED if each.file.startswith(f"{room}/"))
     assert built().returncode == 0, built().stdout[-6000:]

@@ -17,6 +17,9 @@ from waiting import WAIT_S
 from tidemq.pipeline.alerts.watching import Alerts, run_alerts
 
 
+PATIENCE_S = 4 * WAIT_S  # Spark starts, fails, and starts again, beside three others
+
+
 class Receiver:
     """Another client, as whoever is to be alarmed."""
 
@@ -42,7 +45,7 @@ class Receiver:
 
     def next(self) -> tuple[str, dict[str, Any]]:
         """Waits for an alert; gives its topic, and it."""
-        message = self._queue.get(timeout=200)
+        message = self._queue.get(timeout=PATIENCE_S)
         self.messages.append(message)
         self.came.append((message.topic, json.loads(message.payload)))
         return self.came[-1]

@@ -19,7 +19,7 @@ from tidemq.pipeline.alerts.states import Condition
 from tidemq.pipeline.alerts.watching import READ_MS, Alerts, Watcher, run_alerts
 from tidemq.pipeline.sources.mqtt_target import Target
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 RULES = """
 [[alerts]]

@@ -7,6 +7,7 @@ CLUSTER_COUNTERS = (
     "cluster_unacknowledged_degraded",
     "cluster_added_after_removal",
     "cluster_added_twice",
+    "cluster_connects_late",
     "cluster_end_void",
     "cluster_letters_dropped",
     "cluster_letters_refused",

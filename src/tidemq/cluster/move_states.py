@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class Coming:
     """A session that is to be at home here, and who waits for it."""
 
     begun_at: float
-    came: int = 0  # the time of the newest CONNECT that waits
+    came: int  # the time of the newest CONNECT that waits
     clean: bool = False
     answers: dict[int, Vector] = field(default_factory=dict)  # of nodes that have none, or none any more
     polled_at: float = 0.0
@@ -74,6 +74,20 @@ class Visits:
     def last(self, client: str) -> int:
         """When one came; 0: long ago, or never."""
         return self._came.get(client, 0)
+
+
+class Round:
+    """Goes through many, some at a time, and then anew."""
+
+    def __init__(self) -> None:
+        self._rest: deque[str] = deque()
+
+    def some(self, of: Iterable[str], at_most: int) -> Iterator[str]:
+        """The next ones; who has gone meanwhile may be among them."""
+        if not self._rest:
+            self._rest.extend(of)
+        for _ in range(min(at_most, len(self._rest))):
+            yield self._rest.popleft()
 
 
 @dataclass(slots=True)

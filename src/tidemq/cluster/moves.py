@@ -22,6 +22,7 @@ What is decided for many sessions is one batch: a node may die that had fifty th
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections import Counter, deque
@@ -37,7 +38,7 @@ from tidemq.cluster.departures import GONE, KEPT, LATE, YIELD, Departures
 from tidemq.cluster.forms import decode, encode
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import next_in_ring
-from tidemq.cluster.move_states import Asker, Begun, Come, Coming, Visits
+from tidemq.cluster.move_states import Asker, Begun, Come, Coming, Round, Visits
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession
 from tidemq.cluster.orphans import TOOK, Orphans
@@ -55,7 +56,7 @@ TAKE = "take"  # a node that leaves would have another take a session
 KINDS = (ASK, YIELD, DONE, GONE, TAKE, KEPT, LATE, TOOK)
 AGAIN_S = 0.5  # without an answer
 BEGUN_AT_ONCE = 64  # epochs in a batch, between two pieces of work
-LOOKS_AT_ONCE = 1024  # at clients that wait
+LOOKS_AT_ONCE = 1024  # at clients that wait, or at sessions that have come
 TELL_S = 0.02  # between two looks at sessions that have come
 POLL_S = 1.0  # in which nodes say whether they have a session
 SERVER_UNAVAILABLE = 0x88
@@ -66,8 +67,8 @@ _log = logging.getLogger("tidemq.cluster")
 class Moves:
     """`write` makes one batch durable.
 
-    `counts`: `cluster_sessions_asked`, `cluster_sessions_taken` (from a node that gave them),
-    `cluster_sessions_taken_over` (from one that is dead), `cluster_sessions_unanswered`.
+    `counts`: `cluster_connects_late`, `cluster_sessions_asked`, `cluster_sessions_taken` (from a node that
+    gave them), `cluster_sessions_taken_over` (from one that is dead), `cluster_sessions_unanswered`.
     """
 
     def __init__(
@@ -90,9 +91,10 @@ class Moves:
         self._coming: dict[str, Coming] = {}
         self._visits = Visits()
         self._changed: deque[str] = deque()  # clients for whom something has come
-        self._round: Iterator[str] = iter(())  # and all that wait, looked at one after the other
+        self._round = Round()  # and all that wait
         self._begun: dict[str, Begun] = {}  # by client
         self._come: dict[str, Come] = {}
+        self._come_round = Round()
         self._new: list[Come] = []  # of which nobody knows
         self._announced: list[tuple[int, list[Come]]] = []  # as of `Links.announce`
         self._told_at = now
@@ -124,16 +126,17 @@ class Moves:
 
     def connect(self, client: str, clean: bool, answer: Future[int], came_at: float) -> None:
         """CONNECT: the future gets 0 when the session is here, or there is none, else a reason code."""
-        coming = self._comes(client, came_at)
+        coming = self._comes(client)
+        coming.came = self._node.clock.next_ns() - int((time.monotonic() - came_at) * 1e9)
         coming.clean = clean
         coming.waiting.append(answer)
 
-    def _comes(self, client: str, came_at: float) -> Coming:
-        """A session is to come here, as is known since then."""
+    def _comes(self, client: str) -> Coming:
+        """A session is to come here."""
         self._changed.append(client)
-        coming = self._coming.setdefault(client, Coming(time.monotonic()))
-        coming.came = self._node.clock.next_ns() - int((time.monotonic() - came_at) * 1e9)
-        return coming
+        if client not in self._coming:
+            self._coming[client] = Coming(time.monotonic(), self._node.clock.next_ns())
+        return self._coming[client]
 
     def advance(self, now: float, *, pauses: bool) -> None:
         """Does what can be done now. `pauses`: no client gets a session that there is, nor does this node."""
@@ -158,14 +161,12 @@ class Moves:
 
     def _due(self) -> Iterator[str]:
         """Clients for whom something has come, then others that wait, as many as are looked at at once."""
-        for _ in range(LOOKS_AT_ONCE):
+        told = min(len(self._changed), LOOKS_AT_ONCE)
+        changed = (self._changed.popleft() for _ in range(told))
+        for client in itertools.chain(changed, self._round.some(self._coming, LOOKS_AT_ONCE - told)):
+            yield client
             if len(self._begun) >= BEGUN_AT_ONCE:
                 return
-            client = self._changed.popleft() if self._changed else next(self._round, None)
-            if client is None:
-                self._round = iter(list(self._coming))
-                return
-            yield client
 
     def _try(self, client: str, coming: Coming, others: Collection[int], now: float) -> None:
         if coming.taken or self.departures.is_forgetting(client):
@@ -334,6 +335,11 @@ class Moves:
             if answer.set_running_or_notify_cancel():
                 answer.set_result(reason)
 
+    def _finish_late(self, client: str) -> None:
+        """It has come to another node later."""
+        self.counts["cluster_connects_late"] += 1
+        self._finish(client, SERVER_UNAVAILABLE)
+
     # --- what other nodes want ---------------------------------------------------------------------
 
     def hear(self, kind: str, source: int, body: bytes) -> None:
@@ -354,12 +360,12 @@ class Moves:
             if kind == KEPT:
                 self._hear_kept(client, source)
             elif not self.keeps_none:
-                self._comes(client, time.monotonic()).stays = True
+                self._comes(client).stays = True
 
     def _hear_late(self, _: int, client: str, came: int) -> None:
         coming = self._coming.get(client)
         if coming is not None and coming.came == came and not coming.taken:
-            self._finish(client, SERVER_UNAVAILABLE)
+            self._finish_late(client)
 
     def _hear_yield(self, source: int, body: bytes) -> None:
         client, vector, takes, flat = decode("text vector ? Q*", body)
@@ -387,7 +393,7 @@ class Moves:
             self.departures.refuse(wish, client)
             return
         if waits:
-            self._finish(client, SERVER_UNAVAILABLE)
+            self._finish_late(client)
         self.departures.hand_over(client, wish)
 
     def _tell_done(self, now: float) -> None:
@@ -395,9 +401,12 @@ class Moves:
         vector = self._node.rows.vector
         for each in [each for each in self._announced if self._links.is_announced(each[0])]:
             self._announced.remove(each)
-            for come in each[1]:
-                come.is_known = True
-        for client, come in list(self._come.items()):
+            for known in each[1]:
+                known.is_known = True
+        for client in self._come_round.some(self._come, LOOKS_AT_ONCE):
+            come = self._come.get(client)
+            if come is None:
+                continue
             if come.gone is not None and covers(vector, come.gone):
                 self._end_coming(client)
             elif not self._node.members.is_live(come.home, now):
@@ -422,4 +431,4 @@ class Moves:
             self._has_come(client, source)
 
     def _bring_orphan(self, client: str) -> None:
-        self._comes(client, time.monotonic()).is_orphan = True
+        self._comes(client).is_orphan = True
