@@ -95,6 +95,18 @@ class Links:
     def greet(self, incarnation: int) -> None:
         """All serve each other."""
 
+    def has_met(self, _incarnation: int) -> bool:
+        return True
+
+    def part(self, _incarnation: int) -> None:
+        """No message goes to another node."""
+
+    def open(self, _incarnation: int) -> None:
+        """Nobody was parted with."""
+
+    def apart(self) -> tuple[int, ...]:
+        return ()
+
     def use_format(self, _number: int) -> None:
         """No batch goes to another node."""
 

@@ -249,10 +249,10 @@ async def test_a_word_of_an_earlier_move_ends_no_later_one(nodes: Nodes) -> None
     async with at(nodes, "three", "ann") as ann:
         assert is_present(ann)
     of_one = moves_of(nodes, "one")
-    nodes.ask("one", lambda keeper: keeper.moves.hear(DONE, two, encode("text Q", "ann", before)))
+    nodes.ask("one", lambda keeper: keeper.moves.hear(DONE, two, encode("text Q Q*", "ann", before, [])))
     assert "ann" not in of_one.departures._lingering
     now = since(nodes, "three", "ann")
-    nodes.ask("one", lambda keeper: keeper.moves.hear(DONE, three, encode("text Q", "ann", now)))
+    nodes.ask("one", lambda keeper: keeper.moves.hear(DONE, three, encode("text Q Q*", "ann", now, [])))
     assert "ann" in of_one.departures._lingering
     nodes.links.dropped.clear()
     await until(lambda: all(moves_of(nodes, name).is_quiet for name in nodes.keepers))

@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from tidemq.cluster import flushes, neighbours
-from tidemq.cluster.mailboxes import BATCH, FLUSH, FLUSHED, INTEREST, LIVES_BITS, Outgoing
+from tidemq.cluster.mailboxes import BATCH, FLUSH, FLUSHED, INTEREST, LIVES_BITS, PART, Outgoing
 from tidemq.cluster.neighbours import ANSWER, LETTER, Neighbours
 from tidemq.errors import UsageError
 
@@ -83,11 +84,25 @@ class Node:
 
 def other(process: int, *filters: str) -> Outgoing:
     """The other node, as it begins, and what it wants."""
-    outgoing = Outgoing(process << LIVES_BITS)
+    return again(process, *filters, lives=0)
+
+
+def again(process: int, *filters: str, void: int = 0, lives: int = 1) -> Outgoing:
+    """The other node, as it begins anew: up to this life it takes nothing any more."""
+    outgoing = Outgoing((process << LIVES_BITS) + lives)
+    outgoing.put(PART, void.to_bytes(8))
     for each in filters:
         outgoing.put(INTEREST, json.dumps([[each, 0]]).encode())
     outgoing.put(INTEREST, b"[]")
     return outgoing
+
+
+def open_to(node: Node, *others: int) -> None:
+    """All have met."""
+    for each in others:
+        node.neighbours.open(each)
+    node.turn()
+    wait_until(lambda: node.turn() is not None and not node.neighbours.apart())
 
 
 def answer_all(node: Node, *others: int) -> None:
@@ -118,6 +133,8 @@ def test_what_a_node_wants_all_the_time_it_gets_all_the_time() -> None:
     node.take(other(7, "a", "b", "c"))
     node.access.fewest = len(node.access.filters)
     node.take(other(8, "c", "d", "a"))
+    answer_all(node)
+    open_to(node, TWO)
     assert node.access.filters == {"a", "c", "d"}
     assert node.access.fewest == 3
 
@@ -129,24 +146,62 @@ def test_a_new_process_is_told_anew_and_what_the_old_one_was_asked_is_refused() 
     sent = node.turn((0, b"for the old one"))
     assert [text[-15:] for _, kind, text in sent if kind == LETTER] == [b"for the old one"]
     node.take(other(8, "a"))
-    assert node.access.settled == [(0, 0x80)]
     assert not node.neighbours.has_met(TWO), "it does not know yet what is wanted here"
     answer_all(node)
     assert node.neighbours.has_met(TWO)
-    number = int.from_bytes(node.turn((0, b"for the new one"))[0][2][8:16])
-    assert number == 2, "the first letter said what is wanted"
+    open_to(node, TWO)
+    assert node.access.settled == [(0, 0x80)]
 
 
-def test_a_process_that_begins_anew_with_a_node_is_the_same_process() -> None:
-    """It has thought that the node was dead; that one does not begin anew in turn, and so on for ever."""
+def test_what_was_on_its_way_between_nodes_that_were_parted_is_refused_when_they_go_on() -> None:
+    """And what is meant for the other one until then: it may be meant for a session that is elsewhere now."""
     node = Node()
     node.take(other(7, "a"))
-    again = other(7, "a")
-    again.life += 1
-    again.put(BATCH, b"a batch")
-    node.take(again)
+    answer_all(node)
+    assert b"a batch" in node.turn((0, b"a batch"))[0][2]
+    node.neighbours.part(TWO)
+    assert not node.neighbours.has_met(TWO)
+    assert node.neighbours.apart() == {TWO}
+    parting, *_ = node.turn((0, b"another one"))
+    assert [text for _, _, text in node.said if b"another one" in text] == []
     assert node.access.settled == []
-    assert node.access.batches == [b"a batch"]
+    node.take(late := other(7, "a"))
+    late.put(BATCH, b"of before")
+    node.take(late)
+    assert node.access.batches == []
+    node.take(again(7, "a", void=int.from_bytes(parting[2][:8]) - 1))
+    answer_all(node)
+    assert node.neighbours.has_met(TWO)
+    node.neighbours.open(TWO)
+    open_to(node, TWO)
+    assert node.access.settled == [(0, 0x80)]
+    assert b"a third one" in node.turn((0, b"a third one"))[0][2]
+
+
+def test_who_was_parted_with_begins_anew_and_not_again_and_again() -> None:
+    node = Node()
+    node.take(other(7, "a"))
+    answer_all(node)
+    life = node.neighbours._nodes[TWO].outgoing.life
+    node.take(back := again(7, "a", void=life))
+    assert node.neighbours.apart() == {TWO}
+    assert node.neighbours._nodes[TWO].outgoing.life == life + 1
+    back.put(BATCH, b"a batch")
+    node.take(back)
+    assert node.access.batches == [], "not before all have met"
+    node.take(again(7, "a", void=life, lives=2))
+    assert node.neighbours._nodes[TWO].outgoing.life == life + 1
+
+
+def test_what_a_node_wants_no_more_it_gets_until_those_who_do_are_known() -> None:
+    node = Node()
+    node.take(other(7, "a", "b"))
+    answer_all(node)
+    node.take(again(7, "b", "c", void=node.neighbours._nodes[TWO].outgoing.life))
+    assert node.access.filters == {"a", "b", "c"}
+    answer_all(node)
+    open_to(node, TWO)
+    assert node.access.filters == {"b", "c"}
 
 
 def test_a_subscription_that_was_announced_is_known_to_a_new_process_before_it_is_acknowledged() -> None:
@@ -191,6 +246,8 @@ def test_who_has_not_said_that_all_has_arrived_is_waited_for_while_it_is_there()
     answer_all(node)
     answer_all(node)
     assert not node.neighbours.is_announced(number, is_live)
+    node.neighbours.part(TWO)
+    node.turn()
     assert node.neighbours.is_announced(number, lambda each: each != TWO)
 
 

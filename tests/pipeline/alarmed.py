@@ -16,7 +16,6 @@ from waiting import WAIT_S
 
 from tidemq.pipeline.alerts.watching import Alerts, run_alerts
 
-
 PATIENCE_S = 4 * WAIT_S  # Spark starts, fails, and starts again, beside three others
 
 

@@ -41,6 +41,7 @@ class Applier:
         self.removed: list[tuple[Owner, Stamp, Entry]] = []  # and that went
         self.retained: list[str] = []  # topics
         self.sessions: list[str] = []  # clients whose sessions were put or ended
+        self.forked: list[str] = []  # clients whose sessions another node has had, too
         self.subscriptions: list[tuple[str, str]] = []  # of whom, to which filters
         self._messages: dict[Stamp, bytes] = {}
         self._runs: list[ops.Run] = []  # of this record, whose messages are not among these
@@ -69,13 +70,13 @@ class Applier:
     def forget_changes(self) -> None:
         """The caller has taken what came and went."""
         self.added, self.removed, self.retained, self.sessions = [], [], [], []
-        self.subscriptions = []
+        self.subscriptions, self.forked = [], []
 
     def apply(self, record: Record, *, own: bool = False) -> None:
         """All of it: the next of its node, whose `check_payloads` has passed, and whose vector is applied.
         `own`: it is of this node, which knows of all that it does, and is told of nothing.
         """
-        told = self.added, self.removed, self.retained, self.sessions, self.subscriptions
+        told = self.added, self.removed, self.retained, self.sessions, self.subscriptions, self.forked
         if own:
             self.forget_changes()
         self._dot, self._seen, self._own = record.dot, record.seen, own
@@ -85,7 +86,7 @@ class Applier:
             self._acts[type(operation)](operation)
         self._rows.applied.put(record.dot.incarnation, None, (record.dot.number, record.digest))
         if own:
-            self.added, self.removed, self.retained, self.sessions, self.subscriptions = told
+            self.added, self.removed, self.retained, self.sessions, self.subscriptions, self.forked = told
 
     # --- queues ------------------------------------------------------------------------------------
 
@@ -204,6 +205,7 @@ class Applier:
         before = rows.sessions.get(op.client, None)
         if before is not None and before.row.epoch > op.epoch:
             self.counts["session_forked"] += 1
+            self.forked.append(op.client)
             return
         if before is not None and not has_seen(self._seen, before.dot):
             self.counts["session_forked"] += 1

@@ -261,13 +261,17 @@ class Departures:
         self._links.send(session.row.home, KEPT, client.encode())
         self._reminders.add(client, handed, time.monotonic() + REMIND_S)
 
-    def hear_done(self, source: int, client: str, since: int) -> None:
+    def hear_done(self, source: int, client: str, since: int, passed_over: list[int]) -> None:
         """Of a session that came there before it was here last, and has gone on, it is said too late: nothing
-        is left here of that.
+        is left here of that. Nodes that were `passed_over` send here alone what is for it: this one parts
+        with them, and takes what they send when they know more.
         """
         epoch = self._conversion.epoch(client)
         if client in self._handed and epoch is not None and epoch.clock < since:
-            self._lingering.setdefault(client, (time.monotonic() + LINGER_S, source))
+            if client not in self._lingering:
+                self._lingering[client] = (time.monotonic() + LINGER_S, source)
+                for each in passed_over:
+                    self._links.part(each)
         else:
             self._tell_gone(client, source)
 

@@ -7,7 +7,7 @@ session that has moved is forgotten at its old home only then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tidemq.cluster.mailboxes import Outgoing
@@ -83,10 +83,10 @@ class Flushes:
                 done.append((each.source, each.number))
         return done
 
-    def is_done(self, number: int, is_live: Callable[[int], bool]) -> bool:
+    def is_done(self, number: int) -> bool:
         """Whether all that are there have answered; it need not be asked for again then."""
         waits = self._waits.get(number, set())
-        if waits is None or any(each == OWN or is_live(each) for each in waits):
+        if waits is None or waits:
             return False
         self._waits.pop(number, None)
         return True

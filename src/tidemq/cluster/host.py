@@ -7,7 +7,7 @@ import ctypes
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,7 @@ from tidemq.cluster.heartbeats import Heartbeats
 from tidemq.cluster.identity import Identity
 from tidemq.cluster.keeping import ClusterKeeper
 from tidemq.cluster.neighbours import KINDS, Neighbours
+from tidemq.cluster.reunions import MEET_S
 from tidemq.cluster.transport.server import NatsServer, ServerSettings
 from tidemq.cluster.transport.settings import Security
 from tidemq.cluster.transport.transport import Transport
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from tidemq.engine.door.events import SessionRequest
     from tidemq.store import Store
 
-MEET_S = 20.0  # in which a node that starts and those that are there hear what each of them wants
 ALONE_S = 5.0  # after which a node that reaches nobody begins alone
 LOOK_S = 0.05
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
@@ -156,23 +156,13 @@ class ClusterHost:
         assert self._neighbours is not None
         self._neighbours.start()
         begun = time.monotonic()
-        while not await asyncio.wrap_future(self.keeper.ask(self._has_met_all)):
+        reunions = self.keeper.moves.reunions
+        while not await asyncio.wrap_future(self.keeper.ask(lambda: reunions.has_met_all(time.monotonic()))):
             if time.monotonic() - begun > MEET_S:
                 _log.warning("not all nodes have said what they want: what is published here may miss them")
                 break
             await asyncio.sleep(LOOK_S)
         await asyncio.wrap_future(self.keeper.ask(self.keeper.serve))
-
-    def _has_met_all(self) -> bool:
-        """Whether a message that is published here goes to all nodes that want it. On the keeper's thread."""
-        assert self.keeper is not None
-        assert self._neighbours is not None
-        members, now = self.keeper.node.members, time.monotonic()
-        return members.has_met_all(now) and all(
-            self._neighbours.has_met(each)
-            for each in members.live(now)
-            if each != self.keeper.node.incarnation
-        )
 
     async def find_session(self, request: SessionRequest) -> int:
         """As in `Clustering`."""
@@ -304,6 +294,24 @@ class ClusterHost:
         """As in `Links`."""
         if self._neighbours is not None:
             self._neighbours.meet(incarnation)
+
+    def has_met(self, incarnation: int) -> bool:
+        """As in `Links`."""
+        return self._neighbours is not None and self._neighbours.has_met(incarnation)
+
+    def part(self, incarnation: int) -> None:
+        """As in `Links`."""
+        if self._neighbours is not None:
+            self._neighbours.part(incarnation)
+
+    def open(self, incarnation: int) -> None:
+        """As in `Links`."""
+        if self._neighbours is not None:
+            self._neighbours.open(incarnation)
+
+    def apart(self) -> Collection[int]:
+        """As in `Links`."""
+        return self._neighbours.apart() if self._neighbours is not None else ()
 
     def send(self, to: int, kind: str, body: bytes) -> None:
         """As in `Links`."""

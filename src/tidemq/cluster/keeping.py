@@ -213,6 +213,7 @@ class ClusterKeeper(Keeper):
             self.node.applier,
             self.conversion,
             self.moves.departures.moved,
+            self.moves.share,
             self.moves.is_arriving,
         )
         self.membership = Membership(self.node, self._links, self._write)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 
@@ -14,6 +14,20 @@ class Links(Protocol):
 
     def greet(self, incarnation: int) -> None:
         """Another node is there: it has said so itself."""
+
+    def has_met(self, incarnation: int) -> bool:
+        """Whether this node and that one know what each of them wants."""
+
+    def part(self, incarnation: int) -> None:
+        """What this node and that one have asked each other, and did not answer, is void from now on; they
+        begin anew.
+        """
+
+    def open(self, incarnation: int) -> None:
+        """All that one would miss that begins anew is known here: they go on."""
+
+    def apart(self) -> Collection[int]:
+        """Nodes that were parted with, by either side, and have not been opened to yet."""
 
     def send(self, to: int, kind: str, body: bytes) -> None:
         """A message that may be lost; those that arrive are in order."""

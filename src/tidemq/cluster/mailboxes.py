@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tidemq.errors import ClusterError
 
-BATCH, INTEREST, FLUSH, FLUSHED = 1, 2, 3, 4  # kinds of letters
+BATCH, INTEREST, FLUSH, FLUSHED, PART = 1, 2, 3, 4, 5  # kinds of letters
 RESEND_S = 0.3
 UNDER_WAY_BYTES = 8 << 20  # sent and not answered; more waits
 
@@ -42,6 +42,10 @@ class Outgoing:
     _last: int = 0
     _sent_bytes: int = 0
     _sent_at: float = 0.0
+
+    def is_void(self, life: int) -> bool:
+        """Whether its receiver takes no letters of this life and those before, and this is one."""
+        return self.life >> LIVES_BITS == life >> LIVES_BITS and self.life <= life
 
     def put(self, kind: int, body: bytes) -> int:
         """Something to be sent; gives its number."""
@@ -101,11 +105,21 @@ class Arriving:
 
     _life: int = 0
     _number: int = 0
+    void: int = 0  # the last life that does not count any more
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether something has come since the last life ended."""
+        return self._life != 0
+
+    def end_life(self) -> None:
+        """Nothing of the life that there is counts any more."""
+        self.void, self._life, self._number = self._life or self.void, 0, 0
 
     def is_of_another_process(self, text: bytes) -> bool:
         """Whether the letter is of another process of the node than those before."""
-        life = int.from_bytes(text[:8])
-        return self._life != 0 and life >> LIVES_BITS != self._life >> LIVES_BITS
+        life, known = int.from_bytes(text[:8]), self._life or self.void
+        return known != 0 and life >> LIVES_BITS != known >> LIVES_BITS
 
     def take(self, text: bytes) -> Letter | None:
         """A letter, if it is the next one; None: it has come before, or one before it is missing.
@@ -115,6 +129,8 @@ class Arriving:
         if len(text) < _HEAD.size:
             raise ClusterError(f"a letter has at least {_HEAD.size} bytes, this one {len(text)}")
         life, number, kind = _HEAD.unpack_from(text)
+        if life <= self.void and life >> LIVES_BITS == self.void >> LIVES_BITS:
+            return None
         if life != self._life:
             self._life, self._number = life, 0
         if number != self._number + 1:

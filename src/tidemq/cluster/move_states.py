@@ -47,6 +47,7 @@ class Come:
     home: int
     epoch: int  # the time since when it is here
     is_known: bool = False  # all know that it is here, and what they sent to its old home before has arrived
+    passed_over: list[int] = field(default_factory=list)  # but these nodes
     told_at: float = 0.0
     gone: Vector | None = None  # it has forgotten it: all that it did has come when this is applied
 

@@ -42,6 +42,7 @@ from tidemq.cluster.move_states import Asker, Begun, Come, Coming, Round, Visits
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession
 from tidemq.cluster.orphans import TOOK, Orphans
+from tidemq.cluster.reunions import Reunions
 from tidemq.cluster.rows import Session
 from tidemq.cluster.sessions import connect
 from tidemq.cluster.vectors import covers
@@ -100,6 +101,7 @@ class Moves:
         self._told_at = now
         self._sharing = node.sharing
         self.departures = Departures(node, conversion, access, links, write, self._changed.append)
+        self.reunions = Reunions(node, links)
         self.orphans = Orphans(
             node,
             links,
@@ -140,6 +142,7 @@ class Moves:
 
     def advance(self, now: float, *, pauses: bool) -> None:
         """Does what can be done now. `pauses`: no client gets a session that there is, nor does this node."""
+        self.reunions.advance(now)
         self.departures.advance(now)
         others = [each for each in self._node.members.live(now) if each != self._node.incarnation]
         self._begun = {}
@@ -348,8 +351,10 @@ class Moves:
             self.orphans.hear_took(body)
         elif kind == YIELD:
             self._hear_yield(source, body)
-        elif kind in (ASK, LATE, DONE):
-            hear = {ASK: self._hear_ask, LATE: self._hear_late, DONE: self.departures.hear_done}[kind]
+        elif kind == DONE:
+            self.departures.hear_done(source, *decode("text Q Q*", body))
+        elif kind in (ASK, LATE):
+            hear = {ASK: self._hear_ask, LATE: self._hear_late}[kind]
             hear(source, *decode("text Q", body))
         elif kind == GONE:
             client, vector = decode("text vector", body)
@@ -401,8 +406,9 @@ class Moves:
         vector = self._node.rows.vector
         for each in [each for each in self._announced if self._links.is_announced(each[0])]:
             self._announced.remove(each)
+            passed_over = self.reunions.passed_over()
             for known in each[1]:
-                known.is_known = True
+                known.is_known, known.passed_over = True, passed_over
         for client in self._come_round.some(self._come, LOOKS_AT_ONCE):
             come = self._come.get(client)
             if come is None:
@@ -413,7 +419,7 @@ class Moves:
                 self._end_coming(client)  # it learns by the log that the session is here
             elif come.is_known and come.gone is None and now - come.told_at > AGAIN_S:
                 come.told_at = now
-                self._links.send(come.home, DONE, encode("text Q", client, come.epoch))
+                self._links.send(come.home, DONE, encode("text Q Q*", client, come.epoch, come.passed_over))
 
     def _end_coming(self, client: str) -> None:
         """All is here that its old home had for it, or ever will be."""
@@ -426,9 +432,18 @@ class Moves:
         session = self._node.rows.sessions.get(client, None)
         is_here = session is not None and session.row.epoch == self._conversion.epoch(client)
         if is_here and not (client in self._come or client in self._coming):
-            if not self.departures.still_takes(client):
-                self._sharing.begin(client)
+            self.share(client)
             self._has_come(client, source)
+
+    def share(self, client: str) -> None:
+        """Another node has had a session that is at home here, and takes messages for it still."""
+        session, epoch = self._node.rows.sessions.get(client, None), self._conversion.epoch(client)
+        if session is None or session.row.epoch != epoch or self.departures.still_takes(client):
+            return
+        self._sharing.begin(client)
+        number = self._conversion.number(Owner(SESSION, client))
+        if number:
+            self._access.expect_doubles(number, self._sharing.for_s)
 
     def _bring_orphan(self, client: str) -> None:
         self._comes(client).is_orphan = True

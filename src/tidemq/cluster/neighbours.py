@@ -14,9 +14,20 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
-from tidemq.cluster.flushes import Flushes
-from tidemq.cluster.mailboxes import BATCH, FLUSH, FLUSHED, INTEREST, LIVES_BITS, Arriving, Letter, Outgoing
+from tidemq.cluster.flushes import SETTLE_S, Flushes
+from tidemq.cluster.mailboxes import (
+    BATCH,
+    FLUSH,
+    FLUSHED,
+    INTEREST,
+    LIVES_BITS,
+    PART,
+    Arriving,
+    Letter,
+    Outgoing,
+)
 from tidemq.engine.door.node_access import NODES_MAX, NodeAccess
 from tidemq.errors import ClusterError, RefusedError, UsageError
 
@@ -45,6 +56,9 @@ class Neighbour:
     doubtful: set[str] = field(default_factory=set)  # of these, what it has not named since it began anew
     has_said_all: bool = False  # what it wants, since it was started
     greeting: int = 0  # the letter by which it knows all that this node wanted when they met
+    is_apart: bool = False  # what either had sent is void, and they begin anew when all have met
+    gone: set[str] = field(default_factory=set)  # what it wants no more, as was said since
+    opens_at: float = inf  # while it is apart
     is_dead: bool = False
 
 
@@ -62,9 +76,12 @@ class Neighbours:
         self._known: set[int] = set()  # nodes to be served
         self._dead: set[int] = set()  # nodes whose answers nobody waits for
         self._refused: set[int] = set()  # nodes that will not answer what they were asked until now
+        self._parts: set[int] = set()  # nodes to be parted with
+        self._opens: set[int] = set()  # nodes to be opened to
         self._wanted = 0  # how often `announce` was asked
         self._announced = 0  # for so many of these letters are put
-        self._put: dict[int, list[tuple[Outgoing, int]]] = {}  # by that: letters that must have arrived
+        # by that: letters that must have arrived, and where
+        self._put: dict[int, list[tuple[int, Outgoing, int]]] = {}
         self._flushes = Flushes()
         self._nodes: dict[int, Neighbour] = {}
         self._interest: Interest = {}
@@ -104,7 +121,25 @@ class Neighbours:
         """Whether this node and that one know what each of them wants."""
         with self._lock:
             found = self._nodes.get(node)
-            return found is not None and found.has_said_all and found.outgoing.answered >= found.greeting
+            if found is None or node in self._parts:
+                return False
+            return found.has_said_all and found.outgoing.answered >= found.greeting
+
+    def part(self, node: int) -> None:
+        """As in `Links`."""
+        with self._lock:
+            self._parts.add(node)
+            self._opens.discard(node)
+
+    def open(self, node: int) -> None:
+        """As in `Links`."""
+        with self._lock:
+            self._opens.add(node)
+
+    def apart(self) -> set[int]:
+        """As in `Links`."""
+        with self._lock:
+            return self._parts | {each for each, node in self._nodes.items() if node.is_apart}
 
     def announce(self, *, flush: bool = False) -> int:
         """As in `Links`."""
@@ -122,11 +157,13 @@ class Neighbours:
             put = self._put.get(number)
             if put is None:
                 return False
-            for outgoing, last in put:
-                node = next((each for each, other in self._nodes.items() if other.outgoing is outgoing), 0)
-                if outgoing.answered < last and node and is_live(node):
+            for each, outgoing, last in put:
+                node = self._nodes[each]
+                begun_anew = node.outgoing is not outgoing
+                knows = node.outgoing.answered >= (node.greeting if begun_anew else last)
+                if not (knows or node.is_dead) and is_live(each):
                     return False
-            if not self._flushes.is_done(number, is_live):
+            if not self._flushes.is_done(number):
                 return False
             del self._put[number]
             return True
@@ -181,8 +218,8 @@ class Neighbours:
         slots = {node.slot: node for node in self._nodes.values()}
         for slot, batch in taken:
             node = slots.get(slot)
-            if node is None or node.is_dead:
-                self._access.sent(slot, len(batch))
+            if node is None or node.is_dead or node.is_apart:
+                self._access.sent(slot, len(batch))  # it is refused later
             else:
                 node.outgoing.put(BATCH, batch)
         with self._lock:
@@ -191,6 +228,12 @@ class Neighbours:
             self._came.clear()
             refused = [self._nodes[each] for each in self._refused if each in self._nodes]
             self._refused.clear()
+            parts, opens = set(self._parts), set(self._opens)
+            self._opens.clear()
+        for each in parts:
+            self._void(each)
+        for each in opens:
+            self._prepare_to_open(each)
         for node in refused:
             self._access.settle(node.slot, 0x80)
         for each in dead:
@@ -202,12 +245,15 @@ class Neighbours:
             for number in range(self._announced + 1, wanted + 1):
                 self._ask_to_flush(number)
                 self._put[number] = [
-                    (node.outgoing, node.outgoing.last) for node in self._nodes.values() if not node.is_dead
+                    (each, node.outgoing, node.outgoing.last)
+                    for each, node in self._nodes.items()
+                    if not node.is_dead
                 ]
             self._announced = wanted
         for kind, source, body in came:
             self._take(kind, source, body)
         now = time.monotonic()
+        self._open_all(now)
         self._flush(now)
         for incarnation, node in self._nodes.items():
             for text in node.outgoing.due(now) if not node.is_dead else ():
@@ -219,14 +265,15 @@ class Neighbours:
         """
         if not self._flushes.is_wanted(number):
             return
-        there = [each for each, node in self._nodes.items() if not node.is_dead]
+        there = [each for each, node in self._nodes.items() if not (node.is_dead or node.is_apart)]
         for each in there:
             self._nodes[each].outgoing.put(FLUSH, number.to_bytes(8))
         self._flushes.begin(number, there)
 
     def _flush(self, now: float) -> None:
         """Answers who has asked for it."""
-        outgoing = [node.outgoing for node in self._nodes.values() if not node.is_dead]
+        there = (node for node in self._nodes.values() if not (node.is_dead or node.is_apart))
+        outgoing = [node.outgoing for node in there]
         with self._lock:
             for source, number in self._flushes.take_done(outgoing, now):
                 node = self._nodes.get(source)
@@ -239,18 +286,61 @@ class Neighbours:
         if node is None:
             if len(self._nodes) >= NODES_MAX:
                 return
-            slot = len(self._nodes)
-            node = self._nodes[incarnation] = Neighbour(slot, Outgoing(self._life))
+            node = self._nodes[incarnation] = Neighbour(len(self._nodes), Outgoing(self._life))
         elif not node.is_dead:
             return
         else:
             node.is_dead = False
-            node.outgoing = Outgoing(node.outgoing.life + 1)
             self._change(node, node.wanted)
+            node.arriving.end_life()
+            self._part(incarnation, node)
+            return
         self._put_all_interest(node)
 
+    def _void(self, incarnation: int) -> None:
+        """What a node has sent is void, unless it has sent nothing since it was so before."""
+        node = self._nodes.get(incarnation)
+        if node is not None and (node.arriving.has_begun or not node.is_apart):
+            node.arriving.end_life()
+            self._part(incarnation, node)
+        with self._lock:
+            self._parts.discard(incarnation)
+
+    def _part(self, incarnation: int, node: Neighbour) -> None:
+        """What was sent to it is void."""
+        for letter in node.outgoing.forget():
+            if letter.kind == BATCH:
+                self._access.sent(node.slot, len(letter.body))
+        with self._lock:
+            self._flushes.forget(incarnation)
+            node.is_apart, node.has_said_all, node.opens_at = True, False, inf
+            node.outgoing = Outgoing(node.outgoing.life + 1)
+        self._put_all_interest(node)
+
+    def _prepare_to_open(self, incarnation: int) -> None:
+        """All know what all want. What the engine matched before is a batch after a while, and is refused."""
+        node = self._nodes.get(incarnation)
+        if node is not None and node.is_apart and node.opens_at == inf:
+            self._take_away(node)
+            node.opens_at = time.monotonic() + SETTLE_S
+
+    def _open_all(self, now: float) -> None:
+        for node in self._nodes.values():
+            if node.is_apart and node.opens_at <= now:
+                self._take_away(node)
+                node.is_apart, node.opens_at = False, inf
+                self._access.settle(node.slot, 0x80)
+
+    def _take_away(self, node: Neighbour) -> None:
+        """What it wants no more."""
+        gone = dict.fromkeys(node.gone, GONE)
+        node.gone.clear()
+        self._change(node, gone)
+        _update(node.wanted, list(gone.items()))
+
     def _put_all_interest(self, node: Neighbour) -> None:
-        """Ends with an empty letter."""
+        """Begins with what is void, and ends with an empty letter."""
+        node.outgoing.put(PART, node.arriving.void.to_bytes(8))
         self._put_interest(node, list(self._interest.items()))
         node.greeting = node.outgoing.put(INTEREST, b"[]")
 
@@ -303,19 +393,6 @@ class Neighbours:
                 self._access.sent(node.slot, len(letter.body))
         self._access.settle(node.slot, 0x80)
 
-    def _renew(self, node: Neighbour) -> None:
-        """Its process is a new one, which knows nothing of what came before, and serves the same sessions."""
-        self._refuse(node)
-        before, node.outgoing = node.outgoing, Outgoing(node.outgoing.life + 1)
-        node.has_said_all = False
-        self._put_all_interest(node)
-        with self._lock:
-            for number, put in self._put.items():
-                self._put[number] = [
-                    (node.outgoing, node.outgoing.last) if outgoing is before else (outgoing, last)
-                    for outgoing, last in put
-                ]
-
     def _take(self, kind: str, source: int, body: bytes) -> None:
         node = self._nodes.get(source)
         if node is None or node.is_dead:
@@ -327,9 +404,7 @@ class Neighbours:
                         self._access.sent(node.slot, len(letter.body))
                 return
             if node.arriving.is_of_another_process(body):
-                self._renew(node)
-                with self._lock:
-                    self._flushes.forget(source)
+                self._part(source, node)  # it knows nothing of what came before
             letter_come = node.arriving.take(body)
             if letter_come is not None and self._act(source, node, letter_come):
                 node.arriving.took(letter_come)
@@ -343,7 +418,12 @@ class Neighbours:
     def _act(self, source: int, node: Neighbour, letter: Letter) -> bool:
         """False: there is no room for it now."""
         if letter.kind == BATCH:
-            return self._access.give(node.slot, letter.body)
+            return not node.is_apart and self._access.give(node.slot, letter.body)
+        if letter.kind == PART:
+            node.doubtful, node.has_said_all = set(node.wanted), False
+            if node.outgoing.is_void(int.from_bytes(letter.body)):
+                self._part(source, node)
+            return True
         if letter.kind in (FLUSH, FLUSHED):
             number = int.from_bytes(letter.body)
             with self._lock:
@@ -353,16 +433,18 @@ class Neighbours:
                     self._flushes.hear(source, number)
             return True
         if letter.kind != INTEREST:
-            raise ClusterError(f"a letter of the kind {letter.kind}; {BATCH} to {FLUSHED} are known")
+            raise ClusterError(f"a letter of the kind {letter.kind}; {BATCH} to {PART} are known")
         changes = [(str(text), int(count)) for text, count in json.loads(letter.body)]
-        if letter.number == 1:  # all that it wants
-            node.doubtful, node.has_said_all = set(node.wanted), False
         known = dict(changes)
         node.doubtful.difference_update(known)
         if not changes:  # that was all; what it wanted all the time it has got all the time
             known = dict.fromkeys(node.doubtful, GONE)
             node.doubtful.clear()
             node.has_said_all = True
+        if node.is_apart:  # who wants it now may not be known yet
+            node.gone -= known.keys()
+            node.gone |= {text for text, count in known.items() if count == GONE}
+            known = {text: count for text, count in known.items() if count != GONE}
         self._change(
             node, {text: known[text] for text in known if node.wanted.get(text, GONE) != known[text]}
         )

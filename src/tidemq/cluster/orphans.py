@@ -94,7 +94,8 @@ class Orphans:
             for each in dead:
                 if each not in self._known and self._node.rows.struck.get(each, None) is None:
                     self._links.ask_for_last(each)
-            self._settle([each for each in dead if each not in self._settled])
+            if not any(each in live for each in self._links.apart()):  # where they went may not be known yet
+                self._settle([each for each in dead if each not in self._settled])
             for each in self._settled.intersection(self.mine):
                 self._links.broadcast(TOOK, encode("Q", each))  # again and again: it may be lost
 

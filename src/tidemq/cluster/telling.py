@@ -26,7 +26,8 @@ Removed = list[tuple[Owner, Stamp, Entry]]
 
 
 class Telling:
-    """`moved` is called for sessions whose rows have changed. `is_arriving`: whether the engine is about to
+    """`moved` is called for sessions whose rows have changed, `forked` for those that another node has had,
+    too, and that go on as this one knew them. `is_arriving`: whether the engine is about to
     have a session: then it is told when it has it.
     """
 
@@ -38,6 +39,7 @@ class Telling:
         applier: Applier,
         conversion: Conversion,
         moved: Callable[[str], None],
+        forked: Callable[[str], None],
         is_arriving: Callable[[str], bool],
     ) -> None:
         self._store = store
@@ -46,6 +48,7 @@ class Telling:
         self._applier = applier
         self._conversion = conversion
         self._moved = moved
+        self._forked = forked
         self._is_arriving = is_arriving
         self._late: dict[str, tuple[Added, Removed]] = defaultdict(lambda: ([], []))
         self._late_filters: dict[str, dict[str, None]] = defaultdict(dict)
@@ -55,10 +58,12 @@ class Telling:
         """All that was changed since the last time."""
         applier = self._applier
         added, removed, topics, clients = applier.added, applier.removed, applier.retained, applier.sessions
-        subscriptions = applier.subscriptions
+        subscriptions, forked = applier.subscriptions, applier.forked
         applier.forget_changes()
         for client in dict.fromkeys(clients):
             self._moved(client)
+        for client in dict.fromkeys(forked):
+            self._forked(client)
         for topic in dict.fromkeys(topics):
             self._access.retain(topic.encode(), self._store.get("retained", topic.encode()))
         self._tell_of_subscriptions(subscriptions)

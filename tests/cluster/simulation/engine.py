@@ -412,6 +412,16 @@ class Engine:
         if text is not None:
             session.waiting[message_id] = parse_message(text).payload
 
+    def expect_doubles(self, number: int, for_s: float) -> None:
+        self._do(partial(self._expect_doubles, number, for_s))
+
+    def _expect_doubles(self, number: int, for_s: float) -> None:
+        for session in self._sessions.values():
+            if session.number == number:
+                until = self._now() + for_s
+                session.doubles = session.doubles or Doubles(until, {}, set())
+                session.doubles.until = max(session.doubles.until, until)
+
     def all_came(self, number: int) -> None:
         self._do(partial(self._all_came, number))
 

@@ -27,6 +27,7 @@ DOUBLES_S = 2.0
 REMIND_S = 0.7
 HELD_S = (0.0, 0.05, 0.6, 2.5)  # for so long something of sessions that are to leave is open
 STEADY_S = 0.8  # between two breaks of a connection
+SPLIT_S = (1.7, 2.0, 2.5, 3.5)
 HOPS_S = (0.002, 0.02, 0.05, 0.15)  # until a client that is in a hurry goes on
 ON_ITS_WAY_S = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3, 0.6)  # what befalls a session, after CONNECT
 
@@ -85,9 +86,12 @@ class Run:
                 (self._break, 0.4),
                 (self._stand, 0.3),
                 (self._hold, 0.4),
+                (self._split, 0.4),
             )
             if only == mishap.__name__ or (not only and choose.random() < part)
         ]
+        if self._renew in self._mishaps and self._split in self._mishaps:
+            self._mishaps.remove(self._renew)  # on the other side the session that has ended goes on
         self._on_the_way: dict[Callable[[], None], Callable[[int, int], None]] = {
             self._kill: self._kill_one,
             self._break: self._break_between,
@@ -116,6 +120,8 @@ class Run:
         self._heal()
         world.run(self._ends_at + QUIET_S)
         while (found := self._verdict()) and world.now < self._ends_at + REST_S:
+            for publisher in self.publishers:
+                publisher.publish_again(self.subscribers)
             world.run(world.now + 1.0)
         return found
 
@@ -198,6 +204,23 @@ class Run:
                 self._steady_at[link] = self.world.now + for_s + STEADY_S
                 self.world.cut_off(link)
                 self.world.at(for_s, partial(self.world.connect, link))
+
+    def _split(self) -> None:
+        """Some nodes do not hear the others for longer than a node may be silent, or are not heard. Both
+        sides go on.
+        """
+        choose, world, count = self.world.choose, self.world, len(self._hosts())
+        side, for_s = choose.sample(range(count), choose.randint(1, count - 1)), choose.choice(SPLIT_S)
+        across = [
+            link for link in itertools.permutations(range(count), 2) if (link[0] in side) != (link[1] in side)
+        ]
+        links = [link for link in across if link[0] in side] if choose.random() < 0.25 else across
+        if all(map(self._is_steady, links)) and world.now + for_s < self._ends_at:
+            world.journal.unquiet = True
+            for link in links:
+                self._steady_at[link] = world.now + for_s + STEADY_S
+                world.cut_off(link)
+                world.at(for_s, partial(world.connect, link))
 
     def _is_steady(self, link: tuple[int, int]) -> bool:
         """Whether heartbeats have come on it, so that it may be silent again."""

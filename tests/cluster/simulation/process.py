@@ -5,7 +5,7 @@ the engine, the transport and the streams of copies are simulated.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,14 @@ from cluster.simulation.world import World
 
 from tidemq.cluster.exchange import BEAT, RECORDS
 from tidemq.cluster.heartbeats import Heartbeats
-from tidemq.cluster.host import ALONE_S, MEET_S, USE_ANOTHER_SERVER
+from tidemq.cluster.host import ALONE_S, USE_ANOTHER_SERVER
 from tidemq.cluster.identity import Identity
 from tidemq.cluster.keeping import ClusterKeeper
 from tidemq.cluster.members import BEAT_S
 from tidemq.cluster.moves import SERVER_UNAVAILABLE
 from tidemq.cluster.neighbours import KINDS, Neighbours
 from tidemq.cluster.operations import Operation
+from tidemq.cluster.reunions import MEET_S
 from tidemq.cluster.snapshots import Giver
 from tidemq.errors import ClusterError
 from tidemq.store import Write
@@ -266,7 +267,7 @@ class Process:
             self.neighbours.begin()
             self.phase, self._begun_at = "meets", self.world.now
             self._poke_neighbours()
-        elif self.phase == "meets" and (self._has_met_all() or passed > MEET_S):
+        elif self.phase == "meets" and (keeper.moves.reunions.has_met_all(self.world.now) or passed > MEET_S):
             keeper.serve()
             self.phase = "serves"
         elif self.phase == "drains":
@@ -277,11 +278,6 @@ class Process:
         elif self.phase == "leaves" and keeper.draining.phase == "left":
             self.host.kill()
             self.host.has_left = True
-
-    def _has_met_all(self) -> bool:
-        members, now = self.keeper.node.members, self.world.now
-        others = [each for each in members.live(now) if each != self.own]
-        return members.has_met_all(now) and all(map(self.neighbours.has_met, others))
 
     def _wake_engine(self) -> None:
         delay_s = self.world.choose.uniform(*TURN_S)
@@ -441,6 +437,19 @@ class Process:
     def is_announced(self, number: int) -> bool:
         members = self.keeper.node.members
         return self.neighbours.is_announced(number, lambda node: members.is_live(node, self.world.now))
+
+    def has_met(self, incarnation: int) -> bool:
+        return self.neighbours.has_met(incarnation)
+
+    def part(self, incarnation: int) -> None:
+        self.neighbours.part(incarnation)
+        self._poke_neighbours()
+
+    def open(self, incarnation: int) -> None:
+        self.neighbours.open(incarnation)
+
+    def apart(self) -> Collection[int]:
+        return self.neighbours.apart()
 
     def taken_so_far(self) -> list[tuple[int, int, int]] | None:
         return self.neighbours.taken_so_far()

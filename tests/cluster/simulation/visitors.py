@@ -29,6 +29,7 @@ class Sent:
     sent_at: float
     acknowledged: bool = False
     acknowledged_at: float = 0.0
+    refused: bool = False
 
 
 @dataclass
@@ -222,6 +223,11 @@ class Publisher:
         """Whether its last message was."""
         return self._journal.sent[self.name, self._number - 1].acknowledged
 
+    def publish_again(self, subscribers: list[Subscriber]) -> None:
+        """If its last message was refused."""
+        if self._journal.sent[self.name, self._number - 1].refused:
+            self.publish(subscribers)
+
     def publish(self, subscribers: list[Subscriber]) -> None:
         """The next message."""
         world = self._world
@@ -239,7 +245,7 @@ class Publisher:
         sent = self._journal.sent[key] = Sent(topic, owed, self._acknowledged, process.own, world.now)
 
         def done(kept: bool) -> None:
-            sent.acknowledged, sent.acknowledged_at = kept, world.now
+            sent.acknowledged, sent.acknowledged_at, sent.refused = kept, world.now, not kept
             if kept and key[1] == self._acknowledged:
                 self._acknowledged += 1
 

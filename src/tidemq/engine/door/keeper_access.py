@@ -69,6 +69,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_ADOPT,
     MAIL_ALL_CAME,
     MAIL_ANSWER_SESSION,
+    MAIL_DOUBLES,
     MAIL_EXPIRED,
     MAIL_GIVE,
     MAIL_RELEASE,
@@ -440,6 +441,18 @@ class StoreAccess:
         if reactor >= 0:
             mail: Mail = new_mail(MAIL_ALL_CAME)
             mail.number = queue
+            post_directly(self.engine.common.reactors[reactor], cython.address(mail))
+
+    def expect_doubles(self, queue: int, for_s: float) -> None:
+        """Another node has had the session of this queue, too, and takes messages for it still: they may come
+        twice, as after `adopt` with ``doubles_s``.
+        """
+        self._check_running()
+        reactor: cython.int = self._owner_of(queue)
+        if reactor >= 0:
+            mail: Mail = new_mail(MAIL_DOUBLES)
+            mail.number = queue
+            mail.token = cython.cast(uint64_t, for_s * 1000)
             post_directly(self.engine.common.reactors[reactor], cython.address(mail))
 
     def note_added(self, queue: int, ids, sizes) -> None:

@@ -1,4 +1,4 @@
-"""Messages that come twice to a session which has just arrived from another node.
+"""Messages that come twice to a session which has just arrived from another node, or was at two for a while.
 
 Its old home goes on to take messages for it until all nodes know where it is, and their rows come here by its
 log. Meanwhile their publishers' nodes pass the same messages on to both. A message has one id everywhere, so
@@ -24,13 +24,21 @@ _REMEMBERED_MAX = cython.declare(
 _REACTOR = cython.declare(uint64_t, 63)  # the bits of an id's clock that are its reactor
 
 
+def await_doubles(r, s, for_ms):
+    """From now on, for so long, another node may take messages for the session as well."""
+    if s.stored.doubles == cython.NULL:
+        owner: unique_ptr[Doubles] = make_unique[Doubles]()
+        s.stored.doubles = owner.release()
+        s.stored.doubles.until_ms = 0
+    s.stored.doubles.until_ms = max(s.stored.doubles.until_ms, r.now_ms + for_ms)
+
+
 def begin_doubles(r, s, arrival):
     """The session has arrived."""
     index: cython.size_t
     key: pair[uint64_t, uint64_t]
-    owner: unique_ptr[Doubles] = make_unique[Doubles]()
-    doubles: cython.pointer[Doubles] = owner.release()
-    doubles.until_ms = r.now_ms + arrival.doubles_ms
+    await_doubles(r, s, arrival.doubles_ms)
+    doubles: cython.pointer[Doubles] = s.stored.doubles
     allow_steps(arrival.taken.size() + arrival.recent.size())
     for index in range(arrival.taken.size()):
         count_steps(1)
@@ -42,7 +50,6 @@ def begin_doubles(r, s, arrival):
         key.first = arrival.recent[index].clock
         key.second = arrival.recent[index].origin
         doubles.ids.insert(key)
-    s.stored.doubles = doubles
 
 
 def _remember(r, s, id):

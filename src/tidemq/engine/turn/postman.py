@@ -3,7 +3,7 @@ above.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t
 from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.inquiry import Inquiry
 from cython.cimports.tidemq.engine.base.message import release_message
@@ -38,6 +38,7 @@ from cython.cimports.tidemq.engine.queues.agreement import settle_offer
 from cython.cimports.tidemq.engine.queues.arrivals import begin_arrival, free_arrival
 from cython.cimports.tidemq.engine.queues.backlogs import begin_backlog
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
+from cython.cimports.tidemq.engine.queues.doubles import await_doubles
 from cython.cimports.tidemq.engine.queues.giving import give_to_group
 from cython.cimports.tidemq.engine.queues.outside_rows import note_added, note_subscription, note_taken
 from cython.cimports.tidemq.engine.queues.queueing import accept_rows, expire_rows, forget_rows, free_rows
@@ -65,6 +66,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_COMMITTED,
     MAIL_CONNECTION,
     MAIL_DISCONNECT,
+    MAIL_DOUBLES,
     MAIL_EXPIRED,
     MAIL_FAILED,
     MAIL_FED,
@@ -204,6 +206,8 @@ def _take_rows(r, mail):
         )
     elif mail.kind == MAIL_ALL_CAME:
         s.stored.older_may_come = False
+    elif mail.kind == MAIL_DOUBLES:
+        await_doubles(r, s, cython.cast(int64_t, mail.token))
     elif mail.kind == MAIL_ADDED:
         note_added(r, s, rows)
     elif mail.kind == MAIL_TAKEN:

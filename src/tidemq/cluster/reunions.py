@@ -1,0 +1,67 @@
+"""Nodes that did not hear each other for a while begin anew; on the keeper's thread.
+
+Meanwhile sessions have moved, and whoever was not heard has been passed over: it does not know where to, and
+has sent messages to their old homes. So what the two had sent each other and not answered is void: publishers
+are refused, who may send it again. The two go on when each hears all that the other hears, knows what these
+want, and has applied what they did: as a node does that begins.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tidemq.cluster.links import Links
+from tidemq.cluster.node import Node
+
+MEET_S = 20.0  # in which a node and those that are there hear what each of them wants
+
+_log = logging.getLogger("tidemq.cluster")
+
+
+class Reunions:
+    """Of one node."""
+
+    def __init__(self, node: Node, links: Links) -> None:
+        self._node = node
+        self._links = links
+        self._silent: set[int] = set()
+        self._back: set[int] = set()  # nodes that are heard again, and to which this one has not opened
+        self._back_at = 0.0
+        self._reach: dict[int, int] = {}  # records of all that are there, as of then
+
+    def passed_over(self) -> list[int]:
+        """Nodes that are not waited for until they know something."""
+        apart = self._silent.union(self._links.apart())
+        return [each for each in self._node.members.incarnations if each in apart]
+
+    def has_met_all(self, now: float) -> bool:
+        """Whether a message that is published here goes to all nodes that want it."""
+        members = self._node.members
+        return members.has_met_all(now) and all(map(self._links.has_met, self._others(now)))
+
+    def _others(self, now: float) -> list[int]:
+        return [each for each in self._node.members.live(now) if each != self._node.incarnation]
+
+    def advance(self, now: float) -> None:
+        """Parts with nodes that are not heard any more, opens to those that are heard again."""
+        members, there = self._node.members, set(self._others(now))
+        silent = set(members.incarnations) - there - {self._node.incarnation}
+        for each in silent - self._silent:
+            self._links.part(each)
+        self._silent = silent
+        back = there.intersection(self._links.apart())
+        if back - self._back:
+            self._back_at = now
+            beats = [member.beat for member in members.known()]
+            self._reach = {beat.incarnation: beat.number for beat in beats if beat.incarnation in there}
+        self._back = back
+        if back and (self._knows_all(now) or now - self._back_at > MEET_S):
+            if not self._knows_all(now):
+                _log.warning("not all nodes have said what they want: what is published here may miss them")
+            for each in back:
+                self._links.open(each)
+
+    def _knows_all(self, now: float) -> bool:
+        vector = self._node.rows.vector
+        known = all(vector.get(each, 0) >= number for each, number in self._reach.items())
+        return known and self.has_met_all(now)
