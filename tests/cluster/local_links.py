@@ -113,8 +113,8 @@ class Links:
     def announce(self, *, flush: bool = False) -> int:
         return 0
 
-    def is_announced(self, _number: int) -> bool:
-        return True
+    def announced(self, _number: int) -> tuple[int, ...] | None:
+        return ()
 
     def taken_so_far(self) -> list[tuple[int, int, int]]:
         return []

@@ -212,9 +212,9 @@ def test_a_subscription_that_was_announced_is_known_to_a_new_process_before_it_i
     node.neighbours._interest["a"] = 0
     node.turn()
     node.take(other(8))
-    assert not node.neighbours.is_announced(number, is_live)
+    assert node.neighbours.announced(number, is_live) is None
     answer_all(node)
-    assert node.neighbours.is_announced(number, is_live)
+    assert node.neighbours.announced(number, is_live) == {TWO}
 
 
 def test_a_session_has_moved_when_what_was_sent_to_its_old_home_before_has_arrived() -> None:
@@ -227,11 +227,11 @@ def test_a_session_has_moved_when_what_was_sent_to_its_old_home_before_has_arriv
     number = node.neighbours.announce(flush=True)
     node.turn()
     others.put(FLUSHED, number.to_bytes(8))
-    assert not node.neighbours.is_announced(number, is_live)
+    assert node.neighbours.announced(number, is_live) is None
     node.take(others)
-    assert not node.neighbours.is_announced(number, is_live), "this node's own batch is on its way"
+    assert node.neighbours.announced(number, is_live) is None, "this node's own batch is on its way"
     answer_all(node)
-    assert node.neighbours.is_announced(number, is_live)
+    assert node.neighbours.announced(number, is_live) == set()
 
 
 def test_what_was_taken_is_not_known_any_more_when_all_is_closed() -> None:
@@ -245,10 +245,10 @@ def test_who_has_not_said_that_all_has_arrived_is_waited_for_while_it_is_there()
     node.turn()
     answer_all(node)
     answer_all(node)
-    assert not node.neighbours.is_announced(number, is_live)
+    assert node.neighbours.announced(number, is_live) is None
     node.neighbours.part(TWO)
     node.turn()
-    assert node.neighbours.is_announced(number, lambda each: each != TWO)
+    assert node.neighbours.announced(number, lambda each: each != TWO) == {TWO}
 
 
 def test_a_node_says_that_all_has_arrived_when_a_third_one_has_it() -> None:

@@ -89,6 +89,23 @@ def test_a_message_that_comes_twice_is_delivered_once(
 
 
 @BOTH
+@pytest.mark.parametrize("row_first", [True, False])
+def test_a_session_that_another_node_turns_out_to_have_had_may_get_messages_twice(
+    servers: Servers, reactors: int, row_first: bool
+) -> None:
+    session = Session(servers, reactors, doubles_s=0)
+    session.node.access.expect_doubles(session.queue, 30)
+    client = session.node.back("c")
+    clocks = [now() + 64 * number for number in range(20)]
+    for step in (session.add, session.come) if row_first else (session.come, session.add):
+        step(*clocks)
+    session.node.wait_for("messages_come_twice", len(clocks))
+    assert taken(client, len(clocks)) == [b"%d" % clock for clock in clocks]
+    session.node.access.expect_doubles(session.queue + 1000, 30)
+    client.ping()
+
+
+@BOTH
 @pytest.mark.parametrize("there", [True, False])
 def test_nothing_overtakes_what_the_old_home_adds(servers: Servers, reactors: int, there: bool) -> None:
     """Until it is said that all has come, what waits is not sent; QoS 0 and what is in flight are."""

@@ -11,6 +11,7 @@ CLUSTER_COUNTERS = (
     "cluster_end_void",
     "cluster_letters_dropped",
     "cluster_letters_refused",
+    "cluster_letters_void",
     "cluster_messages_refused",
     "cluster_messages_unread",
     "cluster_older_epoch",

@@ -361,12 +361,12 @@ class ClusterHost:
         assert self._neighbours is not None
         return self._neighbours.announce(flush=flush)
 
-    def is_announced(self, number: int) -> bool:
+    def announced(self, number: int) -> Collection[int] | None:
         """As in `Links`."""
         assert self._neighbours is not None
         assert self.keeper is not None
         members, now = self.keeper.node.members, time.monotonic()
-        return self._neighbours.is_announced(number, lambda node: members.is_live(node, now))
+        return self._neighbours.announced(number, lambda node: members.is_live(node, now))
 
     def taken_so_far(self) -> list[tuple[int, int, int]] | None:
         """As in `Links`."""

@@ -388,7 +388,7 @@ class ClusterKeeper(Keeper):
         otherwise = None if fails else QUOTA_EXCEEDED * self._full
         self._refusal.follow(self.promises, self._access, otherwise, pauses=self.minority.pauses)
         while self._answers and (first := self._answers[0]).number <= self._kept:
-            if first.announced and not self._links.is_announced(first.announced):
+            if first.announced and self._links.announced(first.announced) is None:
                 return
             self._answers.popleft()
             if self._refusal.covers(first.number) and not first.reason:

@@ -57,8 +57,10 @@ class Links(Protocol):
         is done only when that has arrived, too, which they sent elsewhere before they knew.
         """
 
-    def is_announced(self, number: int) -> bool:
-        """Whether all nodes that are there know it. Of each number that is said once."""
+    def announced(self, number: int) -> Collection[int] | None:
+        """None: not all nodes that are there know it yet. Else those that may not know it all the same, or
+        have not said that what they sent before has arrived. Of each number that is said once.
+        """
 
     def taken_so_far(self) -> list[tuple[int, int, int]] | None:
         """Which messages of all nodes this one has taken for its sessions: as `NodeAccess.taken_so_far`.

@@ -404,9 +404,12 @@ class Moves:
     def _tell_done(self, now: float) -> None:
         """Tells old homes that they may forget sessions, until they have."""
         vector = self._node.rows.vector
-        for each in [each for each in self._announced if self._links.is_announced(each[0])]:
+        for each in list(self._announced):
+            missed = self._links.announced(each[0])
+            if missed is None:
+                continue
             self._announced.remove(each)
-            passed_over = self.reunions.passed_over()
+            passed_over = sorted({*missed, *self.reunions.passed_over()})
             for known in each[1]:
                 known.is_known, known.passed_over = True, passed_over
         for client in self._come_round.some(self._come, LOOKS_AT_ONCE):

@@ -62,9 +62,19 @@ class Neighbour:
     is_dead: bool = False
 
 
+@dataclass(slots=True)
+class Announcement:
+    """The letters that must have arrived, and where; and nodes that may not know it, or have not said that
+    what they sent before has arrived.
+    """
+
+    letters: list[tuple[int, Outgoing, int]]
+    passed_over: set[int]
+
+
 class Neighbours:
-    """`send` passes a message on to a node. `counts`: `cluster_letters_refused`, of other nodes; and
-    `cluster_letters_dropped`, which come again.
+    """`send` passes a message on to a node. `counts`: `cluster_letters_refused`, of other nodes;
+    `cluster_letters_dropped`, which come again; `cluster_letters_void`, for nodes that were parted with.
     """
 
     def __init__(self, access: NodeAccess, send: Callable[[int, str, bytes], object]) -> None:
@@ -80,8 +90,7 @@ class Neighbours:
         self._opens: set[int] = set()  # nodes to be opened to
         self._wanted = 0  # how often `announce` was asked
         self._announced = 0  # for so many of these letters are put
-        # by that: letters that must have arrived, and where
-        self._put: dict[int, list[tuple[int, Outgoing, int]]] = {}
+        self._said: dict[int, Announcement] = {}  # by that
         self._flushes = Flushes()
         self._nodes: dict[int, Neighbour] = {}
         self._interest: Interest = {}
@@ -151,22 +160,25 @@ class Neighbours:
         self._access.poke()
         return number
 
-    def is_announced(self, number: int, is_live: Callable[[int], bool]) -> bool:
-        """Whether all nodes that are there know what this node wanted when it announced this."""
+    def announced(self, number: int, is_live: Callable[[int], bool]) -> set[int] | None:
+        """As in `Links`."""
         with self._lock:
-            put = self._put.get(number)
-            if put is None:
-                return False
-            for each, outgoing, last in put:
+            said = self._said.get(number)
+            if said is None:
+                return None
+            missed = set(said.passed_over)
+            for each, outgoing, last in said.letters:
                 node = self._nodes[each]
                 begun_anew = node.outgoing is not outgoing
                 knows = node.outgoing.answered >= (node.greeting if begun_anew else last)
                 if not (knows or node.is_dead) and is_live(each):
-                    return False
+                    return None
+                if begun_anew or not knows:
+                    missed.add(each)
             if not self._flushes.is_done(number):
-                return False
-            del self._put[number]
-            return True
+                return None
+            del self._said[number]
+            return missed
 
     def use_format(self, number: int) -> None:
         """As in `Links`."""
@@ -218,8 +230,10 @@ class Neighbours:
         slots = {node.slot: node for node in self._nodes.values()}
         for slot, batch in taken:
             node = slots.get(slot)
-            if node is None or node.is_dead or node.is_apart:
-                self._access.sent(slot, len(batch))  # it is refused later
+            if node is None or node.is_dead:
+                self._access.sent(slot, len(batch))
+            elif node.is_apart:
+                self._drop(node, batch)
             else:
                 node.outgoing.put(BATCH, batch)
         with self._lock:
@@ -244,11 +258,10 @@ class Neighbours:
         with self._lock:
             for number in range(self._announced + 1, wanted + 1):
                 self._ask_to_flush(number)
-                self._put[number] = [
-                    (each, node.outgoing, node.outgoing.last)
-                    for each, node in self._nodes.items()
-                    if not node.is_dead
-                ]
+                self._said[number] = Announcement(
+                    [(each, node.outgoing, node.outgoing.last) for each, node in self._nodes.items()],
+                    {each for each, node in self._nodes.items() if node.is_apart},
+                )
             self._announced = wanted
         for kind, source, body in came:
             self._take(kind, source, body)
@@ -286,7 +299,9 @@ class Neighbours:
         if node is None:
             if len(self._nodes) >= NODES_MAX:
                 return
-            node = self._nodes[incarnation] = Neighbour(len(self._nodes), Outgoing(self._life))
+            node = Neighbour(len(self._nodes), Outgoing(self._life))
+            with self._lock:
+                self._nodes[incarnation] = node
         elif not node.is_dead:
             return
         else:
@@ -310,12 +325,17 @@ class Neighbours:
         """What was sent to it is void."""
         for letter in node.outgoing.forget():
             if letter.kind == BATCH:
-                self._access.sent(node.slot, len(letter.body))
+                self._drop(node, letter.body)
         with self._lock:
             self._flushes.forget(incarnation)
             node.is_apart, node.has_said_all, node.opens_at = True, False, inf
             node.outgoing = Outgoing(node.outgoing.life + 1)
         self._put_all_interest(node)
+
+    def _drop(self, node: Neighbour, batch: bytes) -> None:
+        """Publishers that wait for an answer are refused later."""
+        self.counts["cluster_letters_void"] += 1
+        self._access.sent(node.slot, len(batch))
 
     def _prepare_to_open(self, incarnation: int) -> None:
         """All know what all want. What the engine matched before is a batch after a while, and is refused."""

@@ -142,4 +142,4 @@ class Orphans:
             return False
         if dead not in self._took:
             self._took[dead] = self._links.announce()
-        return self._links.is_announced(self._took[dead])
+        return self._links.announced(self._took[dead]) is not None

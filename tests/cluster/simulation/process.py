@@ -434,9 +434,9 @@ class Process:
     def announce(self, *, flush: bool = False) -> int:
         return self.neighbours.announce(flush=flush)
 
-    def is_announced(self, number: int) -> bool:
+    def announced(self, number: int) -> Collection[int] | None:
         members = self.keeper.node.members
-        return self.neighbours.is_announced(number, lambda node: members.is_live(node, self.world.now))
+        return self.neighbours.announced(number, lambda node: members.is_live(node, self.world.now))
 
     def has_met(self, incarnation: int) -> bool:
         return self.neighbours.has_met(incarnation)

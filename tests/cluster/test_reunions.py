@@ -1,0 +1,124 @@
+"""When a node parts with others, and when it goes on with them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cluster.nodes import START_NS
+from cluster.test_decisions import beat
+
+from tidemq.cluster.hybrid_clock import HybridClock
+from tidemq.cluster.members import SUSPECT_S, Members
+from tidemq.cluster.reunions import MEET_S, Reunions
+
+
+class Links:
+    """As in `tidemq.cluster.links`, of what reunions need."""
+
+    def __init__(self) -> None:
+        self.parted: list[int] = []
+        self.opened: list[int] = []
+        self.met: set[int] = set()
+        self._apart: set[int] = set()
+
+    def part(self, incarnation: int) -> None:
+        self.parted.append(incarnation)
+        self._apart.add(incarnation)
+
+    def open(self, incarnation: int) -> None:
+        self.opened.append(incarnation)
+        self._apart.discard(incarnation)
+
+    def apart(self) -> set[int]:
+        return set(self._apart)
+
+    def has_met(self, incarnation: int) -> bool:
+        return incarnation in self.met
+
+
+class Here:
+    """Node 1, which hears 2 and 3."""
+
+    def __init__(self) -> None:
+        self.links = Links()
+        self.members = Members(beat(1), HybridClock(lambda: START_NS, skew_s_max=5))
+        self.vector: dict[int, int] = {}
+        node: Any = SimpleNamespace(
+            incarnation=1, members=self.members, rows=SimpleNamespace(vector=self.vector)
+        )
+        links: Any = self.links
+        self.reunions = Reunions(node, links)
+
+    def hear(self, who: int, now: float, **said: Any) -> None:
+        others = {each: (1, True) for each in (1, 2, 3) if each != who}
+        self.members.hear(beat(who, **{"peers": others, "wall_ns": START_NS, **said}), now)
+
+    def advance(self, now: float) -> None:
+        self.reunions.advance(now)
+
+
+@pytest.fixture
+def here() -> Here:
+    made = Here()
+    for each in (2, 3):
+        made.hear(each, 0.0)
+    made.advance(0.0)
+    assert made.links.parted == made.reunions.passed_over() == []
+    made.hear(3, SUSPECT_S)
+    made.advance(SUSPECT_S)
+    made.advance(SUSPECT_S + 0.1)
+    assert made.links.parted == made.reunions.passed_over() == [2]  # once
+    return made
+
+
+def test_it_goes_on_when_all_have_met_and_what_they_did_is_applied(here: Here) -> None:
+    here.hear(2, 2.0, number=7)
+    here.hear(3, 2.0, number=5)
+    here.links.met = {2, 3}
+    here.vector.update({2: 7, 3: 4})
+    here.advance(2.0)
+    assert (here.links.opened, here.reunions.passed_over()) == ([], [2])
+    here.vector[3] = 5
+    here.links.met = {2}
+    here.advance(2.1)
+    assert here.links.opened == []
+    here.links.met = {2, 3}
+    here.hear(3, 2.1, number=9)  # what came later is not waited for
+    here.advance(2.2)
+    assert (here.links.opened, here.reunions.passed_over()) == ([2], [])
+
+
+def test_who_is_not_heard_by_all_is_waited_for(here: Here) -> None:
+    here.links.met = {2, 3}
+    here.hear(2, 2.0)
+    here.hear(3, 2.0, peers={1: (1, True), 2: (1, False)})
+    here.hear(2, 2.0, peers={1: (1, False), 3: (1, True)})
+    here.advance(2.0)
+    assert here.links.opened == []
+    here.hear(2, 2.1)
+    here.advance(2.1)
+    assert here.links.opened == [2]
+
+
+def test_it_does_not_wait_for_ever(here: Here, caplog: pytest.LogCaptureFixture) -> None:
+    now = 2.0
+    while now < 2.0 + MEET_S:
+        for each in (2, 3):
+            here.hear(each, now, number=7)
+        here.advance(now)
+        assert here.links.opened == []
+        now += 1.0
+    here.hear(2, now, number=7)
+    here.advance(now + 0.5)
+    assert here.links.opened == [2]
+    assert "not all nodes have said what they want" in caplog.text
+
+
+def test_who_goes_again_is_parted_with_again(here: Here) -> None:
+    here.hear(2, 2.0)
+    here.advance(2.0)
+    here.hear(3, 2.0 + SUSPECT_S)
+    here.advance(2.0 + SUSPECT_S)
+    assert here.links.parted == [2, 2]
