@@ -43,6 +43,9 @@ class Access:
         self.batches.append(batch)
         return True
 
+    def drop_node(self, _node: int) -> None:
+        self.filters.clear()
+
     def sent(self, _node: int, _size: int) -> None:
         """There is room for more."""
 
@@ -133,8 +136,6 @@ def test_what_a_node_wants_all_the_time_it_gets_all_the_time() -> None:
     node.take(other(7, "a", "b", "c"))
     node.access.fewest = len(node.access.filters)
     node.take(other(8, "c", "d", "a"))
-    answer_all(node)
-    open_to(node, TWO)
     assert node.access.filters == {"a", "c", "d"}
     assert node.access.fewest == 3
 
@@ -146,11 +147,11 @@ def test_a_new_process_is_told_anew_and_what_the_old_one_was_asked_is_refused() 
     sent = node.turn((0, b"for the old one"))
     assert [text[-15:] for _, kind, text in sent if kind == LETTER] == [b"for the old one"]
     node.take(other(8, "a"))
+    assert node.access.settled == [(0, 0x80)]
     assert not node.neighbours.has_met(TWO), "it does not know yet what is wanted here"
     answer_all(node)
     assert node.neighbours.has_met(TWO)
-    open_to(node, TWO)
-    assert node.access.settled == [(0, 0x80)]
+    assert b"for the new one" in node.turn((0, b"for the new one"))[0][2]
 
 
 def test_what_was_on_its_way_between_nodes_that_were_parted_is_refused_when_they_go_on() -> None:
@@ -204,6 +205,23 @@ def test_what_a_node_wants_no_more_it_gets_until_those_who_do_are_known() -> Non
     assert node.access.filters == {"b", "c"}
 
 
+def test_a_node_that_was_dead_gets_nothing_before_all_have_met() -> None:
+    node = Node()
+    node.take(other(7, "a"))
+    answer_all(node)
+    node.neighbours.part(TWO)
+    node.neighbours.settle(TWO)
+    node.turn()
+    node.neighbours.meet(TWO)
+    node.turn()
+    assert node.access.filters == set()
+    node.take(again(7, "a", "b", void=node.neighbours._nodes[TWO].outgoing.life - 1))
+    answer_all(node)
+    assert node.access.filters == set()
+    open_to(node, TWO)
+    assert node.access.filters == {"a", "b"}
+
+
 def test_a_subscription_that_was_announced_is_known_to_a_new_process_before_it_is_acknowledged() -> None:
     node = Node()
     answer_all(node)
@@ -214,7 +232,7 @@ def test_a_subscription_that_was_announced_is_known_to_a_new_process_before_it_i
     node.take(other(8))
     assert node.neighbours.announced(number, is_live) is None
     answer_all(node)
-    assert node.neighbours.announced(number, is_live) == {TWO}
+    assert node.neighbours.announced(number, is_live) == set()
 
 
 def test_a_session_has_moved_when_what_was_sent_to_its_old_home_before_has_arrived() -> None:

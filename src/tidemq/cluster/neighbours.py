@@ -57,7 +57,8 @@ class Neighbour:
     has_said_all: bool = False  # what it wants, since it was started
     greeting: int = 0  # the letter by which it knows all that this node wanted when they met
     is_apart: bool = False  # what either had sent is void, and they begin anew when all have met
-    gone: set[str] = field(default_factory=set)  # what it wants no more, as was said since
+    was_dead: bool = False  # and nothing goes to it until then
+    held: dict[str, int] = field(default_factory=dict)  # changes of what it wants that count then
     opens_at: float = inf  # while it is apart
     is_dead: bool = False
 
@@ -305,8 +306,7 @@ class Neighbours:
         elif not node.is_dead:
             return
         else:
-            node.is_dead = False
-            self._change(node, node.wanted)
+            node.is_dead, node.was_dead = False, True
             node.arriving.end_life()
             self._part(incarnation, node)
             return
@@ -332,6 +332,25 @@ class Neighbours:
             node.outgoing = Outgoing(node.outgoing.life + 1)
         self._put_all_interest(node)
 
+    def _renew(self, incarnation: int, node: Neighbour) -> None:
+        """Its process is a new one, which knows nothing of what came before, and serves the same sessions."""
+        if node.is_apart:
+            self._part(incarnation, node)
+            return
+        self._refuse(node)
+        with self._lock:
+            self._flushes.forget(incarnation)
+            node.outgoing, node.has_said_all = Outgoing(node.outgoing.life + 1), False
+        self._put_all_interest(node)
+        with self._lock:
+            for said in self._said.values():
+                said.letters = [
+                    (each, node.outgoing, node.outgoing.last)
+                    if each == incarnation
+                    else (each, outgoing, last)
+                    for each, outgoing, last in said.letters
+                ]
+
     def _drop(self, node: Neighbour, batch: bytes) -> None:
         """Publishers that wait for an answer are refused later."""
         self.counts["cluster_letters_void"] += 1
@@ -341,22 +360,25 @@ class Neighbours:
         """All know what all want. What the engine matched before is a batch after a while, and is refused."""
         node = self._nodes.get(incarnation)
         if node is not None and node.is_apart and node.opens_at == inf:
-            self._take_away(node)
+            self._release_held(node)
             node.opens_at = time.monotonic() + SETTLE_S
 
     def _open_all(self, now: float) -> None:
         for node in self._nodes.values():
             if node.is_apart and node.opens_at <= now:
-                self._take_away(node)
-                node.is_apart, node.opens_at = False, inf
+                self._release_held(node)
+                node.is_apart, node.was_dead, node.opens_at = False, False, inf
                 self._access.settle(node.slot, 0x80)
 
-    def _take_away(self, node: Neighbour) -> None:
-        """What it wants no more."""
-        gone = dict.fromkeys(node.gone, GONE)
-        node.gone.clear()
-        self._change(node, gone)
-        _update(node.wanted, list(gone.items()))
+    def _release_held(self, node: Neighbour) -> None:
+        held, node.held = node.held, {}
+        self._take_interest(node, held)
+
+    def _take_interest(self, node: Neighbour, known: Interest) -> None:
+        self._change(
+            node, {text: known[text] for text in known if node.wanted.get(text, GONE) != known[text]}
+        )
+        _update(node.wanted, list(known.items()))
 
     def _put_all_interest(self, node: Neighbour) -> None:
         """Begins with what is void, and ends with an empty letter."""
@@ -399,8 +421,8 @@ class Neighbours:
         node = self._nodes.get(incarnation)
         if node is None or node.is_dead:
             return
-        # what it wants is remembered, and what came last: it may not know that it was thought to be dead
         node.is_dead = True
+        node.wanted, node.held = {}, {}
         with self._lock:
             self._flushes.forget(incarnation)
         self._access.drop_node(node.slot)
@@ -424,7 +446,7 @@ class Neighbours:
                         self._access.sent(node.slot, len(letter.body))
                 return
             if node.arriving.is_of_another_process(body):
-                self._part(source, node)  # it knows nothing of what came before
+                self._renew(source, node)
             letter_come = node.arriving.take(body)
             if letter_come is not None and self._act(source, node, letter_come):
                 node.arriving.took(letter_come)
@@ -461,14 +483,12 @@ class Neighbours:
             known = dict.fromkeys(node.doubtful, GONE)
             node.doubtful.clear()
             node.has_said_all = True
-        if node.is_apart:  # who wants it now may not be known yet
-            node.gone -= known.keys()
-            node.gone |= {text for text, count in known.items() if count == GONE}
-            known = {text: count for text, count in known.items() if count != GONE}
-        self._change(
-            node, {text: known[text] for text in known if node.wanted.get(text, GONE) != known[text]}
-        )
-        _update(node.wanted, list(known.items()))
+        if node.is_apart:  # who wants now what it wanted may not be known yet
+            node.held |= {text: count for text, count in known.items() if node.was_dead or count == GONE}
+            known = {text: count for text, count in known.items() if node.held.get(text) != count}
+            for text in known:
+                node.held.pop(text, None)
+        self._take_interest(node, known)
         return True
 
 
