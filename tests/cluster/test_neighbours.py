@@ -11,7 +11,7 @@ from waiting import wait_until
 from tidemq.cluster import flushes, neighbours
 from tidemq.cluster.mailboxes import BATCH, FLUSH, FLUSHED, INTEREST, LIVES_BITS, PART, Outgoing
 from tidemq.cluster.neighbours import ANSWER, LETTER, Neighbours
-from tidemq.errors import UsageError
+from tidemq.errors import RefusedError, UsageError
 
 TWO, THREE = 2, 3  # nodes
 
@@ -220,6 +220,34 @@ def test_a_node_that_was_dead_gets_nothing_before_all_have_met() -> None:
     assert node.access.filters == set()
     open_to(node, TWO)
     assert node.access.filters == {"a", "b"}
+
+
+def test_what_cannot_be_taken_when_all_have_met_is_said_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node()
+    node.take(other(7, "a"))
+    answer_all(node)
+    node.neighbours.part(TWO)
+    parting, *_ = node.turn()
+    void = int.from_bytes(parting[2][:8])
+    node.take(again(7, void=void - 1))
+    answer_all(node)
+
+    def refuse(_node: int, _removed: list[str], _added: list[str]) -> None:
+        raise RefusedError("too many filters")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.access, "change_filters", refuse)
+        node.neighbours.open(TWO)
+        node.turn()
+    assert "too many filters" in caplog.text
+    assert node.neighbours.counts["cluster_letters_refused"] == 1
+    node.turn()
+    node.take(again(7, void=void, lives=2))
+    answer_all(node)
+    open_to(node, TWO)
+    assert node.access.filters == set()
 
 
 def test_a_subscription_that_was_announced_is_known_to_a_new_process_before_it_is_acknowledged() -> None:

@@ -59,7 +59,7 @@ class Neighbour:
     is_apart: bool = False  # what either had sent is void, and they begin anew when all have met
     was_dead: bool = False  # and nothing goes to it until then
     held: dict[str, int] = field(default_factory=dict)  # changes of what it wants that count then
-    opens_at: float = inf  # while it is apart
+    opens_at: float = inf  # while it is apart, and all have met
     is_dead: bool = False
 
 
@@ -359,20 +359,22 @@ class Neighbours:
     def _prepare_to_open(self, incarnation: int) -> None:
         """All know what all want. What the engine matched before is a batch after a while, and is refused."""
         node = self._nodes.get(incarnation)
-        if node is not None and node.is_apart and node.opens_at == inf:
-            self._release_held(node)
+        if node is None or not node.is_apart or node.opens_at != inf:
+            return
+        held, node.held = node.held, {}
+        try:
+            self._take_interest(node, held)
+        except (RefusedError, UsageError) as error:
+            self._say_refused(incarnation, error)
+            self.part(incarnation)  # it says all that it wants anew
+        else:
             node.opens_at = time.monotonic() + SETTLE_S
 
     def _open_all(self, now: float) -> None:
         for node in self._nodes.values():
             if node.is_apart and node.opens_at <= now:
-                self._release_held(node)
                 node.is_apart, node.was_dead, node.opens_at = False, False, inf
                 self._access.settle(node.slot, 0x80)
-
-    def _release_held(self, node: Neighbour) -> None:
-        held, node.held = node.held, {}
-        self._take_interest(node, held)
 
     def _take_interest(self, node: Neighbour, known: Interest) -> None:
         self._change(
@@ -454,8 +456,11 @@ class Neighbours:
         except (ClusterError, UsageError, RefusedError, ValueError) as error:
             if self._closes:
                 return
-            self.counts["cluster_letters_refused"] += 1
-            _log.error("what node %016x has sent is refused: %s", source, error)
+            self._say_refused(source, error)
+
+    def _say_refused(self, source: int, error: Exception) -> None:
+        self.counts["cluster_letters_refused"] += 1
+        _log.error("what node %016x has sent is refused: %s", source, error)
 
     def _act(self, source: int, node: Neighbour, letter: Letter) -> bool:
         """False: there is no room for it now."""
@@ -483,7 +488,7 @@ class Neighbours:
             known = dict.fromkeys(node.doubtful, GONE)
             node.doubtful.clear()
             node.has_said_all = True
-        if node.is_apart:  # who wants now what it wanted may not be known yet
+        if node.is_apart and node.opens_at == inf:  # who wants now what it wanted may not be known yet
             node.held |= {text: count for text, count in known.items() if node.was_dead or count == GONE}
             known = {text: count for text, count in known.items() if node.held.get(text) != count}
             for text in known:
