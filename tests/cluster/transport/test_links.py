@@ -56,6 +56,31 @@ def test_nodes_find_each_other_by_one_address(tmp_path: Path) -> None:
         assert two.transport.connected() == {1: one.address}
 
 
+def test_the_end_of_a_connection_is_told_however_long_it_takes(tmp_path: Path) -> None:
+    """A task of it goes on when it is cancelled, as nats-py does while it flushes."""
+    cancelled = 0
+
+    async def go_on() -> None:
+        nonlocal cancelled
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                cancelled += 1
+                if cancelled > 5:
+                    raise
+
+    with Node(tmp_path, 1) as one, Node(tmp_path, 2) as two:
+        one.transport.set_peers({2: two.address})
+        wait_until(lambda: one.heard.connections == [("connected", 2)], "the connection")
+        link = one.transport._links[two.address]
+        one.transport.post(lambda: link.begin(go_on()))
+        wait_until(lambda: len(link._tasks) > 3, "its task")
+        one.transport.set_peers({})
+        wait_until(lambda: one.heard.connections[-1] == ("disconnected", 2), "the end")
+        assert one.transport.connected() == {}
+
+
 def test_a_peer_under_two_addresses_has_one_connection(tmp_path: Path) -> None:
     with Node(tmp_path, 1) as one, Node(tmp_path, 2) as two:
         other_name = f"localhost:{port_of(two)}"

@@ -131,9 +131,11 @@ class Link:
         finally:
             self.client = self._reader = None
             cut(client)
-            await end(self._tasks)
-            self._tasks.clear()
-            self._left()
+            try:
+                await end(self._tasks)
+            finally:  # who ends this link does not wait for long, and cancels it once more
+                self._tasks.clear()
+                self._left()
             await give_up(client)
 
     def begin(self, work: Coroutine[Any, Any, None], is_vital: bool = True) -> None:
