@@ -432,21 +432,23 @@ class Moves:
             self._access.all_came(number)
 
     def _hear_kept(self, client: str, source: int) -> None:
-        session = self._node.rows.sessions.get(client, None)
-        is_here = session is not None and session.row.epoch == self._conversion.epoch(client)
-        if is_here and not (client in self._come or client in self._coming):
+        if self._is_here(client) and not (client in self._come or client in self._coming):
             self.share(client)
             self._has_come(client, source)
 
     def share(self, client: str) -> None:
         """Another node has had a session that is at home here, and takes messages for it still."""
-        session, epoch = self._node.rows.sessions.get(client, None), self._conversion.epoch(client)
-        if session is None or session.row.epoch != epoch or self.departures.still_takes(client):
+        if not self._is_here(client) or self.departures.still_takes(client):
             return
         self._sharing.begin(client)
         number = self._conversion.number(Owner(SESSION, client))
         if number:
             self._access.expect_doubles(number, self._sharing.for_s)
+
+    def _is_here(self, client: str) -> bool:
+        """Whether the session that all know is the one that this node's engine has."""
+        session = self._node.rows.sessions.get(client, None)
+        return session is not None and session.row.epoch == self._conversion.epoch(client)
 
     def _bring_orphan(self, client: str) -> None:
         self._comes(client).is_orphan = True

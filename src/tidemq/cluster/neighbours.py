@@ -62,6 +62,11 @@ class Neighbour:
     opens_at: float = inf  # while it is apart, and all have met
     is_dead: bool = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether batches go to it, and come."""
+        return not (self.is_dead or self.is_apart)
+
 
 @dataclass(slots=True)
 class Announcement:
@@ -279,15 +284,14 @@ class Neighbours:
         """
         if not self._flushes.is_wanted(number):
             return
-        there = [each for each, node in self._nodes.items() if not (node.is_dead or node.is_apart)]
+        there = [each for each, node in self._nodes.items() if node.is_open]
         for each in there:
             self._nodes[each].outgoing.put(FLUSH, number.to_bytes(8))
         self._flushes.begin(number, there)
 
     def _flush(self, now: float) -> None:
         """Answers who has asked for it."""
-        there = (node for node in self._nodes.values() if not (node.is_dead or node.is_apart))
-        outgoing = [node.outgoing for node in there]
+        outgoing = [node.outgoing for node in self._nodes.values() if node.is_open]
         with self._lock:
             for source, number in self._flushes.take_done(outgoing, now):
                 node = self._nodes.get(source)

@@ -55,8 +55,9 @@ class Reunions:
             beats = [member.beat for member in members.known()]
             self._reach = {beat.incarnation: beat.number for beat in beats if beat.incarnation in there}
         self._back = back
-        if back and (self._knows_all(now) or now - self._back_at > MEET_S):
-            if not self._knows_all(now):
+        knows_all = bool(back) and self._knows_all(now)
+        if knows_all or (back and now - self._back_at > MEET_S):
+            if not knows_all:
                 _log.warning("not all nodes have said what they want: what is published here may miss them")
             for each in back:
                 self._links.open(each)
