@@ -190,6 +190,22 @@ def test_what_is_settled_can_be_refused(start_engine: StartEngine) -> None:
         assert len(there.rest()) == 11
 
 
+def test_what_came_of_a_node_is_not_said_of_the_next_one_with_its_number(start_engine: StartEngine) -> None:
+    one, other = two(start_engine)
+    with meshed(one, other) as mesh:
+        subscriber = remote(other, one, mesh, "a")
+        connected(other).publish("a", b"x", 1)
+        subscriber.expect_message("a", b"x", 1)
+        assert len(one.nodes.taken_so_far()) == 2
+        one.nodes.drop_node(1)
+        one.nodes.settle(1, 0x80)
+        one.nodes.reset_node(1)
+        assert len(one.nodes.taken_so_far()) == 1
+        connected(other).publish("a", b"y", 1)
+        subscriber.expect_message("a", b"y", 1)
+        assert len(one.nodes.taken_so_far()) == 2
+
+
 def test_very_much_is_settled_in_slices(start_engine: StartEngine) -> None:
     one = start_engine(2, linked=LINKED, receive_max=2000)
     one.nodes.change_filters(4, [], ["a"])

@@ -11,6 +11,7 @@ from waiting import wait_until
 from tidemq.cluster import flushes, neighbours
 from tidemq.cluster.mailboxes import BATCH, FLUSH, FLUSHED, INTEREST, LIVES_BITS, PART, Outgoing
 from tidemq.cluster.neighbours import ANSWER, LETTER, Neighbours
+from tidemq.engine.door.node_access import NODES_MAX
 from tidemq.errors import RefusedError, UsageError
 
 TWO, THREE = 2, 3  # nodes
@@ -24,6 +25,7 @@ class Access:
         self.fewest: int | None = None  # of these, at any time
         self.settled: list[tuple[int, int]] = []
         self.batches: list[bytes] = []
+        self.numbers_used_again: list[int] = []
 
     def change_filters(self, _node: int, removed: list[str], added: list[str]) -> None:
         self.filters = (self.filters - set(removed)) | set(added)
@@ -45,6 +47,10 @@ class Access:
 
     def drop_node(self, _node: int) -> None:
         self.filters.clear()
+
+    def reset_node(self, node: int) -> None:
+        assert self.settled[-1] == (node, 0x80)
+        self.numbers_used_again.append(node)
 
     def sent(self, _node: int, _size: int) -> None:
         """There is room for more."""
@@ -295,6 +301,40 @@ def test_who_has_not_said_that_all_has_arrived_is_waited_for_while_it_is_there()
     node.neighbours.part(TWO)
     node.turn()
     assert node.neighbours.announced(number, lambda each: each != TWO) == {TWO}
+
+
+def test_any_number_of_nodes_come_and_go() -> None:
+    """Each that is drained comes back as a new one. Two stay."""
+    node = Node()
+    node.neighbours.meet(THREE)
+    node.turn()
+    staying = {node.neighbours._nodes[each].slot for each in (TWO, THREE)}
+    for incarnation in range(10, 10 + 3 * NODES_MAX):
+        node.neighbours.meet(incarnation)
+        wait_until(lambda: node.turn() is not None and incarnation in node.neighbours._nodes)  # noqa: B023
+        slot = node.neighbours._nodes[incarnation].slot
+        assert 0 <= slot < NODES_MAX
+        assert slot not in staying
+        letters = node.turn((slot, b"a batch"))
+        assert [(to, text[17:]) for to, _, text in letters] == [(incarnation, b"a batch")]
+        number = node.neighbours.announce()
+        node.neighbours.forget(incarnation)
+        answer_all(node, TWO, THREE)
+        assert node.neighbours.announced(number, is_live) == set()
+    assert len(node.access.numbers_used_again) == 2 + 3 * NODES_MAX - NODES_MAX
+
+
+def test_a_number_is_given_again_when_nothing_goes_to_who_had_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node()
+    monkeypatch.setattr(neighbours, "SETTLE_S", 1000.0)
+    for incarnation in range(10, 10 + NODES_MAX):
+        node.neighbours.meet(incarnation)
+        node.turn()
+        node.neighbours.forget(incarnation)
+        node.turn()
+    assert 10 + NODES_MAX - 1 not in node.neighbours._nodes
+    assert node.turn((1, b"late")) == []
+    assert node.access.numbers_used_again == []
 
 
 def test_a_node_says_that_all_has_arrived_when_a_third_one_has_it() -> None:

@@ -380,7 +380,7 @@ class ClusterHost:
             self._transport.set_peers(dict(self._addresses))
             self._transport.end_copies(incarnation)
         if self._neighbours is not None:
-            self._neighbours.settle(incarnation)
+            self._neighbours.forget(incarnation)
 
     def refuse(self, incarnation: int) -> None:
         """As in `Links`."""

@@ -1,7 +1,7 @@
 """Other nodes as receivers of the engine's messages: what each wants, and batches to and from it.
 
 One thread takes batches off the engine, puts what has come into it, and tells the others what this node wants
-of them. A node has a slot of the engine's as long as this process lives.
+of them. A node has a slot of the engine's until it is a member no more.
 """
 
 from __future__ import annotations
@@ -94,11 +94,13 @@ class Neighbours:
         self._refused: set[int] = set()  # nodes that will not answer what they were asked until now
         self._parts: set[int] = set()  # nodes to be parted with
         self._opens: set[int] = set()  # nodes to be opened to
+        self._gone: set[int] = set()  # members no more
         self._wanted = 0  # how often `announce` was asked
         self._announced = 0  # for so many of these letters are put
         self._said: dict[int, Announcement] = {}  # by that
         self._flushes = Flushes()
         self._nodes: dict[int, Neighbour] = {}
+        self._free = [(-inf, slot) for slot in range(NODES_MAX)]  # since when
         self._interest: Interest = {}
         self._closes = False
         self.counts: Counter[str] = Counter()
@@ -174,7 +176,9 @@ class Neighbours:
                 return None
             missed = set(said.passed_over)
             for each, outgoing, last in said.letters:
-                node = self._nodes[each]
+                node = self._nodes.get(each)
+                if node is None:  # a member no more
+                    continue
                 begun_anew = node.outgoing is not outgoing
                 knows = node.outgoing.answered >= (node.greeting if begun_anew else last)
                 if not (knows or node.is_dead) and is_live(each):
@@ -213,6 +217,12 @@ class Neighbours:
             self._dead.add(node)
             self._known.discard(node)
 
+    def forget(self, node: int) -> None:
+        """A node is a member no more, and will not come back."""
+        self.settle(node)
+        with self._lock:
+            self._gone.add(node)
+
     # --- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -248,8 +258,9 @@ class Neighbours:
             self._came.clear()
             refused = [self._nodes[each] for each in self._refused if each in self._nodes]
             self._refused.clear()
-            parts, opens = set(self._parts), set(self._opens)
+            parts, opens, gone = set(self._parts), set(self._opens), set(self._gone)
             self._opens.clear()
+            self._gone.clear()
         for each in parts:
             self._void(each)
         for each in opens:
@@ -258,6 +269,8 @@ class Neighbours:
             self._access.settle(node.slot, 0x80)
         for each in dead:
             self._bury(each)
+        for each in gone:
+            self._forget(each)
         for each in known:
             self._greet(each)
         self._tell_interest()
@@ -302,9 +315,10 @@ class Neighbours:
         """A node that is new, or back, hears all that this one wants."""
         node = self._nodes.get(incarnation)
         if node is None:
-            if len(self._nodes) >= NODES_MAX:
+            slot = self._free_slot()
+            if slot is None:  # one gets free in a moment: there are more slots than other members
                 return
-            node = Neighbour(len(self._nodes), Outgoing(self._life))
+            node = Neighbour(slot, Outgoing(self._life))
             with self._lock:
                 self._nodes[incarnation] = node
         elif not node.is_dead:
@@ -315,6 +329,24 @@ class Neighbours:
             self._part(incarnation, node)
             return
         self._put_all_interest(node)
+
+    def _free_slot(self) -> int | None:
+        since, slot = min(self._free, default=(inf, 0))
+        if since + SETTLE_S > time.monotonic():  # the engine may have written for who had it
+            return None
+        self._free.remove((since, slot))
+        if since != -inf:
+            self._access.settle(slot, 0x80)
+            self._access.reset_node(slot)
+        return slot
+
+    def _forget(self, incarnation: int) -> None:
+        self._bury(incarnation)
+        with self._lock:
+            self._dead.discard(incarnation)
+            node = self._nodes.pop(incarnation, None)
+        if node is not None:
+            self._free.append((time.monotonic(), node.slot))
 
     def _void(self, incarnation: int) -> None:
         """What a node has sent is void, unless it has sent nothing since it was so before."""

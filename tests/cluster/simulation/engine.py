@@ -515,6 +515,9 @@ class Engine:
         self._wanted.pop(slot, None)
         self._pending.pop(slot, None)
 
+    def reset_node(self, _slot: int) -> None:
+        """What was taken is known by its origin."""
+
     def _say(self, slot: int, *letter: object) -> None:
         self._pending.setdefault(slot, []).append(letter)
         self._poke_neighbours()

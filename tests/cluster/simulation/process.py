@@ -455,7 +455,7 @@ class Process:
         return self.neighbours.taken_so_far()
 
     def drop(self, incarnation: int) -> None:
-        self.neighbours.settle(incarnation)
+        self.neighbours.forget(incarnation)
 
     def refuse(self, incarnation: int) -> None:
         self.neighbours.refuse(incarnation)

@@ -254,6 +254,16 @@ class NodeAccess:
         add_i64(cython.address(self.hub.under_way[node]), -size, RELAXED)
         unlock(cython.address(self.hub.lock))
 
+    def reset_node(self, node: int) -> None:
+        """Another node has this number from now on. After ``drop_node`` and ``settle``, when nothing of the
+        one before is on its way any more.
+        """
+        self._check_node(node)
+        reactor: cython.int
+        for reactor in range(64):
+            self.taken[node * 64 + reactor] = 0
+        self.origins[node] = 0
+
     def all_interest(self) -> list:
         """The filters that have subscribers here, online or not, a shared group as ``$share/group/filter``.
         From now on ``interest_changes`` tells what changes, anew.
