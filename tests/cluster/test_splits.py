@@ -149,3 +149,23 @@ async def test_what_its_client_does_afterwards_counts_more(nodes: Nodes) -> None
         await until(lambda: told == [1, None, 0])
         await ann.unsubscribe("b/#")
     assert told == [1, None, 0]
+
+
+async def test_what_waits_is_sent_although_more_has_come_and_gone_on_the_other_side(nodes: Nodes) -> None:
+    """The engine counts what waits: what it has never heard of is not taken off."""
+    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
+    one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))
+    async with client(nodes.brokers["one"], "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+        await until(lambda: home(nodes, "two") == one)
+        nodes.links.cut.add(one)
+        await until(lambda: home(nodes, "two") == two, "it is taken over")
+        await publish_all(nodes.brokers["two"], "a/1", [b"waits"])
+        here = [b"%d" % number for number in range(5)]
+        await publish_all(nodes.brokers["one"], "a/1", here)
+        assert [await receive(ann) for _ in here] == here
+        await until(lambda: nodes.count("one", "entry") <= 1, "all but the last are acknowledged")
+    nodes.links.cut.clear()
+    await until(lambda: nodes.agree("one", "two"))
+    async with client(nodes.brokers["two"], "ann") as ann:
+        assert await receive(ann) == b"waits"

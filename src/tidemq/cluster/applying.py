@@ -145,8 +145,9 @@ class Applier:
         entry = self._rows.entries.get(op.owner, op.id)
         gone = self._rows.removed.get(op.owner, op.id)
         if entry is not None:
+            if self._rows.shown(op.owner, entry):  # else it had gone with a session that has ended
+                self.removed.append((op.owner, op.id, entry))
             self.drop_entry(op.owner, op.id)
-            self.removed.append((op.owner, op.id, entry))
         if gone or (entry is not None and entry.shared):
             self._rows.removed.put(op.owner, op.id, (*(gone or ()), self._dot))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -110,16 +110,22 @@ class Telling:
         self._access.note_subscription(number, topic_filter.encode(), options, identifier)
 
     def _tell_of_entries(self, added: Added, removed: Removed) -> None:
+        """Of what has come and gone meanwhile it is not told: it counts what waits."""
         come: dict[int, list[tuple[bytes, int]]] = {}
         gone: dict[int, list[tuple[bytes, int]]] = {}
+        passed: Counter[tuple[Owner, Stamp]] = Counter()
         for owner, message_id in added:
             number, key = self._conversion.number(owner), id_bytes(message_id)
             value = self._store.get("queue", struct.pack(">QB", number, IDLE) + key) if number else None
             if value is not None:
                 come.setdefault(number, []).append((key, int.from_bytes(value[2:6])))
+            else:
+                passed[owner, message_id] += 1
         for owner, message_id, entry in removed:
             number = self._conversion.number(owner)
-            if number and entry.sequence < 0:
+            if passed[owner, message_id]:
+                passed[owner, message_id] -= 1
+            elif number and entry.sequence < 0:
                 gone.setdefault(number, []).append((id_bytes(message_id), entry.adds[0].message_bytes))
         for number, rows in come.items():
             self._access.note_added(number, *zip(*rows, strict=True))

@@ -312,6 +312,7 @@ class Engine:
             found = True
             message = make_message(topic, payload)
             session.waiting[message_id] = payload
+            session.had.add(message_id)
             row = ("add", session.number, message_id, 1, False, len(message), 0, (), None, False, message)
             self._work.described.append(row)
             self._work.adds = True
@@ -411,6 +412,7 @@ class Engine:
         text = self._store.get("payload", message_id)
         if text is not None:
             session.waiting[message_id] = parse_message(text).payload
+            session.had.add(message_id)
 
     def expect_doubles(self, number: int, for_s: float) -> None:
         self._do(partial(self._expect_doubles, number, for_s))
@@ -453,6 +455,7 @@ class Engine:
         session = self._of_number(number)
         if session is not None:
             for each in ids:
+                assert each in session.had, f"{each.hex()} is gone, and {session.client} never had it"
                 if each not in session.flights.values():
                     session.waiting.pop(each, None)
 

@@ -66,6 +66,7 @@ class Stored:
     number: int
     filters: set[str] = field(default_factory=set)
     waiting: dict[bytes, bytes] = field(default_factory=dict)
+    had: set[bytes] = field(default_factory=set)  # what was waiting at any time
     flights: dict[int, bytes] = field(default_factory=dict)
     next_place: int = 0
     visit: Visit | None = None
