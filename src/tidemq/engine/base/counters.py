@@ -71,6 +71,7 @@ NAMES = (
     "trace_packets_left_out",
     "spans_left_out",
     "node_answers_late",
+    "identifiers_released_elsewhere",
     "faults",
     "turns",
     "turns_gathered",

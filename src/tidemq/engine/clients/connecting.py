@@ -555,6 +555,7 @@ def _attach(r, c, found, connect, auth_data):
         cython.cast(cython.pointer[uint64_t], cython.address(s.connection)), cython.cast(uint64_t, c), RELEASE
     )
     c.session = s
+    c.released_elsewhere = r.common.ask_sessions and s.received_count > 0
     c.last_read_ms = r.now_ms
     apply_wishes(r, c, s, connect, cython.address(properties))
     if connect.has_will:

@@ -70,6 +70,7 @@ from cython.cimports.tidemq.engine.queues.queueing import request_rows
 from cython.cimports.tidemq.engine.queues.received_identifiers import (
     forget_received,
     is_received,
+    is_sent_again,
     note_received,
     store_received,
 )
@@ -173,8 +174,7 @@ def handle_publish(r, c, first, body, size, frame, frame_size):
         fault = _check_publish(r, c, cython.address(publish))
     if publish.topic.data != named:
         frame = cython.NULL  # it has another topic than is meant
-    if fault == FAULT_NONE and publish.qos == 2 and is_received(c.session, publish.packet_id):
-        # sent again, not a new message [MQTT-4.3.3-10]
+    if fault == FAULT_NONE and is_sent_again(r, c, cython.address(publish)):
         if _may_be_uncopied(r, c):
             doom(r, c, STORE_FAILED, FAULT_STORE)
         elif is_owed(r, c.session):  # it may be what it is owed the answer to

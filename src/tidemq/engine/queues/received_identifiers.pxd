@@ -1,10 +1,12 @@
 from libc.stdint cimport uint16_t, uint32_t
 from libcpp.string cimport string
 
-from tidemq.engine.state.client cimport Session
+from tidemq.engine.state.client cimport Connection, Session
 from tidemq.engine.state.reactor cimport Reactor
+from tidemq.wire.packets cimport Publish
 
 cdef bint is_received(Session* s, uint16_t packet_id) noexcept nogil
+cdef bint is_sent_again(Reactor* r, Connection* c, const Publish* publish) noexcept nogil
 cdef void note_received(Session* s, uint16_t packet_id) noexcept nogil
 cdef void store_received(Reactor* r, Session* s, uint16_t packet_id) noexcept nogil
 cdef void store_all_received(Reactor* r, Session* s) noexcept nogil

@@ -9,6 +9,7 @@ from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.allocation import allocate
 from cython.cimports.tidemq.engine.base.asserting import holds
+from cython.cimports.tidemq.engine.base.counters import C_IDENTIFIERS_RELEASED_ELSEWHERE
 from cython.cimports.tidemq.engine.base.steps import allow_steps, count_steps
 from cython.cimports.tidemq.engine.journal.journal import delete_value, put_value
 from cython.cimports.tidemq.engine.journal.rows import append_u16, append_u64
@@ -24,6 +25,22 @@ def _has_bit(s, bit):
 def is_received(s, packet_id):
     """Whether a QoS 2 message with this identifier waits for its PUBREL."""
     return _has_bit(s, packet_id)
+
+
+def is_sent_again(r, c, publish):
+    """Whether it is no new message, but one that waits for its PUBREL [MQTT-4.3.3-10].
+
+    In a cluster that was split the client may have released that one at another node, and use its identifier
+    for the next: then it comes on a new connection and without DUP, which a client sets on all that it
+    repeats [MQTT-3.3.1-1].
+    """
+    if publish.qos != 2 or not is_received(c.session, publish.packet_id):
+        return False
+    if publish.dup or not c.released_elsewhere:
+        return True
+    forget_received(r, c.session, publish.packet_id)
+    r.tally[C_IDENTIFIERS_RELEASED_ELSEWHERE] += 1
+    return False
 
 
 def note_received(s, packet_id):

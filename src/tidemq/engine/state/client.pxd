@@ -244,6 +244,7 @@ cdef cppclass Connection:
     uint8_t reviewing            # 1: in Reactor.reviews; 2: and under rules that came since
     bool terse                   # wants no reason strings (Request Problem Information)
     bool automatic               # the SUBSCRIBE that is handled or waits is not the client's: it gets no SUBACK
+    bool released_elsewhere      # what waited for PUBREL when it connected may have been released at another node
     bool replays                 # has asked for what a stream keeps: it stays on this reactor
     bool delivered               # replayed messages are in its output: the control plane waits until they are out
     uint8_t homing               # 1 + the reactor that it moves to once it is owed nothing; 0: none

@@ -1,0 +1,70 @@
+"""QoS 2 messages whose identifier the client has released at another node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from conformance.kit import Client, connected
+from conformance.packets import CONNACK, PUBCOMP, PUBREC, PUBREL, acknowledge, publish
+from durable.nodes import AskingNode, asking
+
+if TYPE_CHECKING:
+    from durable.conftest import Servers
+
+
+def let_in(node: AskingNode, client_id: str) -> Client:
+    client, request = asking(node, client_id)
+    node.access.session_ready(request.connection)
+    client.expect(CONNACK, reason=0)
+    return client
+
+
+def sends(client: Client, payload: bytes, *, dup: bool = False) -> None:
+    """Under the same identifier, and gets its PUBREC."""
+    client.send(publish("t", payload, 2, 7, dup=dup))
+    client.expect(PUBREC, packet_id=7)
+
+
+@pytest.mark.parametrize("reactors", [1, 2])
+def test_an_identifier_that_is_used_again_on_a_new_connection_is_of_a_new_message(
+    servers: Servers, reactors: int
+) -> None:
+    node = servers.node(reactors, asks=True)
+    subscriber = let_in(node, "s")
+    subscriber.subscribe("t", 2)
+    sends(let_in(node, "p"), b"first")
+    subscriber.expect_message("t", b"first", 2)
+    client = let_in(node, "p")
+    sends(client, b"first", dup=True)
+    subscriber.expect_nothing()
+    sends(client, b"second")
+    subscriber.expect_message("t", b"second", 2)
+    sends(client, b"second", dup=True)
+    client.send(acknowledge(PUBREL, 7))
+    client.expect(PUBCOMP, packet_id=7, reason=0)
+    subscriber.expect_nothing()
+    assert node.count("identifiers_released_elsewhere") == 1
+    assert node.rows("received") == {}
+
+
+def test_on_one_connection_an_identifier_is_of_one_message(servers: Servers) -> None:
+    """[MQTT-4.3.3-10]"""
+    node = servers.node(asks=True)
+    subscriber, client = let_in(node, "s"), let_in(node, "p")
+    subscriber.subscribe("t", 2)
+    sends(client, b"first")
+    sends(client, b"second")
+    subscriber.expect_message("t", b"first", 2)
+    subscriber.expect_nothing()
+
+
+def test_without_other_nodes_an_identifier_is_of_one_message(servers: Servers) -> None:
+    server = servers.node()
+    subscriber, client = connected(server), connected(server, session_expiry=100)
+    subscriber.subscribe("t", 2)
+    sends(client, b"first")
+    sends(server.back(client.client_id), b"second")
+    subscriber.expect_message("t", b"first", 2)
+    subscriber.expect_nothing()
+    assert server.count("identifiers_released_elsewhere") == 0
