@@ -64,6 +64,25 @@ class Fault:
 
 
 @dataclass(slots=True)
+class Split:
+    """Brokers in two parts that do not know of each other. `side`: the names of one part. `met_at`: when each
+    knew again what the others had done meanwhile.
+    """
+
+    side: frozenset[str]
+    at: int
+    ended_at: int = NEVER
+    met_at: int = NEVER
+
+    def spans(self, at: int) -> bool:
+        return self.at <= at < self.met_at
+
+    def is_crossed(self, brokers: Collection[str]) -> bool:
+        """Whether these are of both parts."""
+        return 0 < len(self.side.intersection(brokers)) < len(set(brokers))
+
+
+@dataclass(slots=True)
 class Delivery:
     """A PUBLISH that a subscriber took for a new message (what its QoS 2 state knows already is none)."""
 
@@ -102,21 +121,6 @@ class Interest:
     def wants(self, message: Message) -> bool:
         return bool(filter_pattern(self.filter).fullmatch(message.topic))
 
-    def covers(self, delivery: Delivery) -> bool:
-        """Whether it was there all the time from before the message was first sent; a group promises less."""
-        sure = self.acknowledged_at < delivery.message.sent_at and delivery.at < self.ending_at
-        return sure and not self.group and self.wants(delivery.message)
-
-    def explains(self, delivery: Delivery) -> bool:
-        """Whether the delivery may be due to it."""
-        message = delivery.message
-        return (
-            self.wants(message)
-            and self.asked_at < min(delivery.at, message.acknowledged_at)
-            and self.ended_at > message.sent_at
-            and self.discarded_at > delivery.at
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -151,6 +155,7 @@ class History:
     deliveries: list[Delivery] = field(default_factory=list)
     connections: list[Connection] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    splits: list[Split] = field(default_factory=list)  # in the order of their beginnings
     failures: list[Failure] = field(default_factory=list)
     started_s: float = field(default_factory=time.monotonic)
 
@@ -158,6 +163,10 @@ class History:
         """Records an event; returns its number."""
         self.events.append((time.monotonic() - self.started_s, who, what, message))
         return len(self.events)
+
+    def seconds_since(self, at: int) -> float:
+        """From that event until now."""
+        return time.monotonic() - self.started_s - self.events[at - 1][0]
 
     def fail(self, kind: str, text: str, message: Message | None = None, client: str = "") -> None:
         self.note(client or "verdict", f"FAILURE {kind}: {text}", message)
@@ -172,6 +181,51 @@ class History:
     def fault(self, kind: str, broker: str) -> None:
         """One of a moment."""
         self.begin_fault(kind, broker).ended_at = len(self.events)
+
+    def brokers_of(self, message: Message) -> set[str]:
+        """To which it was sent, as far as is known."""
+        mine = [each for each in self.connections if each.client == message.publisher]
+        return {
+            each.broker for each in mine for at in message.sends if each.accepted_at < at <= each.ended_at
+        }
+
+    def known_at(self, at: int, client: str, message: Message) -> int:
+        """When the brokers to which a message was sent knew what the client's broker acknowledged at that
+        place: at once, but where a split was between them.
+        """
+        for each in self.splits:
+            if each.spans(at):
+                mine, theirs = self._brokers_at(at, client), self.brokers_of(message)
+                if not mine or not theirs or each.is_crossed(mine | theirs):
+                    at = each.met_at
+        return at
+
+    def _brokers_at(self, at: int, client: str) -> set[str]:
+        mine = [each for each in self.connections if each.client == client]
+        return {each.broker for each in mine if each.accepted_at <= at <= each.ended_at}
+
+    def is_sure(self, interest: Interest, message: Message) -> bool:
+        """Whether the subscription was known where the message was sent, before it first was."""
+        if not interest.acknowledged_at < message.sent_at:
+            return False
+        return self.known_at(interest.acknowledged_at, interest.subscriber, message) < message.sent_at
+
+    def covers(self, interest: Interest, delivery: Delivery) -> bool:
+        """Whether the subscription was there all the time from before the message was first sent; a group
+        promises less.
+        """
+        sure = delivery.at < interest.ending_at and self.is_sure(interest, delivery.message)
+        return sure and not interest.group and interest.wants(delivery.message)
+
+    def explains(self, interest: Interest, delivery: Delivery) -> bool:
+        """Whether the delivery may be due to the subscription."""
+        message, client = delivery.message, interest.subscriber
+        return (
+            interest.wants(message)
+            and interest.asked_at < min(delivery.at, message.acknowledged_at)
+            and self.known_at(interest.ended_at, client, message) > message.sent_at
+            and self.known_at(interest.discarded_at, client, message) > delivery.at
+        )
 
     def explain(self, failure: Failure) -> str:
         """The events that concern a failure's message and the broker, and its client's connections."""
@@ -220,7 +274,7 @@ def owed(history: History, message: Message) -> set[str]:
     return {
         each.group or each.subscriber
         for each in history.interests
-        if each.acknowledged_at < message.sent_at and each.ending_at == NEVER and each.wants(message)
+        if each.ending_at == NEVER and each.wants(message) and history.is_sure(each, message)
     }
 
 
@@ -325,7 +379,7 @@ def _judge_order(history: History) -> None:
         if (delivery.subscriber, id(message)) in seen or message.refused:
             continue
         seen.add((delivery.subscriber, id(message)))
-        if not any(each.covers(delivery) for each in mine[delivery.subscriber]):
+        if not any(history.covers(each, delivery) for each in mine[delivery.subscriber]):
             continue
         key = (delivery.subscriber, message.publisher, message.topic, message.qos, delivery.qos)
         before = newest.get(key)
@@ -347,7 +401,7 @@ def _judge_strays(history: History) -> None:
         by_subscriber[each.subscriber].append(each)
     for delivery in history.deliveries:
         message = delivery.message
-        possible = [each for each in by_subscriber[delivery.subscriber] if each.explains(delivery)]
+        possible = [each for each in by_subscriber[delivery.subscriber] if history.explains(each, delivery)]
         highest = max((min(each.qos, message.qos) for each in possible), default=-1)
         if not possible:
             text = f"delivered to {delivery.subscriber}, which had no subscription for it"

@@ -359,6 +359,8 @@ class Neighbours:
 
     def _part(self, incarnation: int, node: Neighbour) -> None:
         """What was sent to it is void."""
+        if not node.is_apart:
+            _log.info("node %016x and this one part: what is on its way between them is refused", incarnation)
         for letter in node.outgoing.forget():
             if letter.kind == BATCH:
                 self._drop(node, letter.body)
@@ -407,8 +409,9 @@ class Neighbours:
             node.opens_at = time.monotonic() + SETTLE_S
 
     def _open_all(self, now: float) -> None:
-        for node in self._nodes.values():
+        for incarnation, node in self._nodes.items():
             if node.is_apart and node.opens_at <= now:
+                _log.info("node %016x and this one go on", incarnation)
                 node.is_apart, node.was_dead, node.opens_at = False, False, inf
                 self._access.settle(node.slot, 0x80)
 

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 
 from cluster.processes.gaps import CUT, SILENT, SPLIT
 from cluster.processes.links import Link
-from cluster.processes.nodes import Node, Nodes
+from cluster.processes.nodes import MEET_S, WATCH_S, Node, Nodes
 from crash.actors import Course
-from crash.history import Fault
+from crash.history import NEVER, Fault, Split
 from crash.server import BrokerError
 from waiting import WAIT_S, happens
 
@@ -145,6 +145,7 @@ class Chaos:
         one, other = self._sides()
         shown = " + ".join(each.name for each in one)
         fault = self.history.begin_fault(SPLIT, shown)
+        self.history.splits.append(Split(frozenset(each.name for each in one), fault.at))
         self._part(one, other)
         if both_ways:
             self._part(other, one)
@@ -153,7 +154,7 @@ class Chaos:
     async def _split(self, _node: Node) -> None:
         fault, _, _ = self._begin_split()
         await asyncio.sleep(self.choose.uniform(*self._long_s))
-        self._end_split(fault)
+        await self._end_split(fault)
 
     async def _split_and_kill(self, _node: Node) -> None:
         """One of them is killed meanwhile, and is back on its side."""
@@ -164,22 +165,36 @@ class Chaos:
         await asyncio.sleep(self.choose.uniform(0, 1.0))
         await node.server.start()
         await asyncio.sleep(self.choose.uniform(0.1, self._long_s[0]))
-        self._end_split(fault)
+        await self._end_split(fault)
 
     async def _split_one_way(self, _node: Node) -> None:
         fault, _, _ = self._begin_split(both_ways=False)
         await asyncio.sleep(self.choose.uniform(*self._long_s))
-        self._end_split(fault)
+        await self._end_split(fault)
 
     async def _flap(self, _node: Node) -> None:
         """One split after the other, of different shapes, with moments between them."""
         for _ in range(self.choose.randint(2, 4)):
             fault, _, _ = self._begin_split(both_ways=self.choose.random() < 0.7)
             await asyncio.sleep(self.choose.uniform(0.2, self._long_s[1]))
-            self._end_split(fault)
+            self._heal_all(fault)
             await asyncio.sleep(self.choose.uniform(0, 1.0))
+        await self._meet()
 
-    def _end_split(self, fault: Fault) -> None:
+    async def _end_split(self, fault: Fault) -> None:
+        self._heal_all(fault)
+        if self.choose.random() < 0.8:
+            await self._meet()
+
+    async def _meet(self) -> None:
+        """All know again what the others have done, and messages come to all."""
+        await happens(lambda: self.history.splits[-1].met_at < NEVER, MEET_S + WATCH_S, poll_s=WATCH_S)
+        self.course.acts += 1
+        await asyncio.sleep(self.choose.uniform(0.5, 1.5))
+
+    def _heal_all(self, fault: Fault) -> None:
         for node in self.nodes:
             node.peers.heal()
-        fault.ended_at = self.history.note(fault.broker, "is reached again")
+        self.history.splits[-1].ended_at = fault.ended_at = self.history.note(
+            fault.broker, "is reached again"
+        )

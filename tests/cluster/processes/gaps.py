@@ -42,13 +42,6 @@ def _faults_meanwhile(history: History, message: Message) -> list[Fault]:
     ]
 
 
-def _nodes_of(message: Message, connections: list[Connection]) -> set[str]:
-    """To which the message was sent, by these connections of its publisher."""
-    return {
-        each.broker for each in connections for at in message.sends if each.accepted_at < at <= each.ended_at
-    }
-
-
 def _a_node_ended(history: History, failure: Failure) -> bool:
     """Whether one was not there at a time when the message was sent and not yet acknowledged."""
     message = failure.message
@@ -62,7 +55,7 @@ def _its_node_was_killed(history: History, failure: Failure) -> bool:
     message = failure.message
     if message is None or message.qos != 2:
         return False
-    nodes = _nodes_of(message, [each for each in history.connections if each.client == message.publisher])
+    nodes = history.brokers_of(message)
     return any(each.kind == KILLED and each.broker in nodes for each in _faults_meanwhile(history, message))
 
 
@@ -88,14 +81,12 @@ def _seconds(history: History, at: float) -> float:
 def _its_session_ended(history: History, failure: Failure) -> bool:
     """Whether the client ended its session while a node was not there, or not reached."""
     mine = [each for each in history.connections if each.client == failure.client]
+    apart = [
+        (each.at, each.ended_at) for each in history.faults if each.kind in (KILLED, STOPPED, CUT, SILENT)
+    ]
+    apart += [(each.at, each.met_at) for each in history.splits]
     return any(
-        end.clean
-        and any(
-            each.kind in (KILLED, STOPPED, CUT, SILENT)
-            and each.at < after.accepted_at
-            and end.asked_at < each.ended_at
-            for each in history.faults
-        )
+        end.clean and any(begin < after.accepted_at and end.asked_at < over for begin, over in apart)
         for end, after in itertools.pairwise(mine)
     )
 
@@ -156,6 +147,21 @@ def _a_clock_was_set(history: History, failure: Failure) -> bool:
     )
 
 
+def _it_was_on_both_sides(history: History, failure: Failure) -> bool:
+    """Whether the subscriber or the publisher was connected to both sides of a split."""
+    message = failure.message
+    clients = {failure.client, message.publisher if message is not None else ""}
+    for split in history.splits:
+        for client in clients:
+            mine = [each for each in history.connections if each.client == client]
+            there = {
+                each.broker for each in mine if each.accepted_at < split.met_at and each.ended_at > split.at
+            }
+            if split.is_crossed(there) and (message is None or message.sent_at < split.met_at):
+                return True
+    return False
+
+
 GAPS = (
     Gap("**QoS 2 while a node ends**", ("disorder",), _a_node_ended),
     Gap("**QoS 2 of a node that is killed**", ("twice", "disorder"), _its_node_was_killed),
@@ -167,6 +173,11 @@ GAPS = (
     ),
     Gap("**UNSUBSCRIBE soon after a session has moved**", ("stray", "quality"), _its_session_moved),
     Gap("**Order where a clock is set**", ("retained", "disorder"), _a_clock_was_set),
+    Gap(
+        "**Splits**",
+        ("twice", "repeated", "disorder", "identifier", "flow", "session back", "session lost"),
+        _it_was_on_both_sides,
+    ),
     # it is a split: sessions are served on both sides
     Gap(
         "**A node whose process stands still**",

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import paho.mqtt.client as paho
 from cluster.processes.links import Link
 from crash.actors import KEY_BYTES, TOPICS, Course
-from crash.history import Delivery, Interest, Message
+from crash.history import Connection, Delivery, Interest, Message
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tidemq.client import Client, DisconnectedError
@@ -43,10 +43,21 @@ class Host:
         self, name: str, course: Course, choose: random.Random, place: Callable[[], tuple[str, int]]
     ):
         self.name, self.course, self.history, self.choose = name, course, course.history, choose
-        self.door = Link(lambda: place()[1])
+        self._place = place
+        self.door = Link(self._port)
         self._number = 0
         self._is_under_way = False
         self._was_acknowledged = False
+
+    def _port(self) -> int:
+        """Of the broker for the connection that comes now; the one before it is over."""
+        broker, port = self._place()
+        at = self.history.note(self.name, f"connects to {broker}")
+        for each in self.history.connections:
+            if each.client == self.name:
+                each.ended_at = min(each.ended_at, at)
+        self.history.connections.append(Connection(self.name, broker, False, False, at, at))
+        return port
 
     @property
     def publishes(self) -> bool:

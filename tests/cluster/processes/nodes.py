@@ -16,14 +16,17 @@ from pathlib import Path
 from cluster.processes.clock import Clock, compile_clock
 from cluster.processes.gaps import CLOCK_SET, TAKEN_FOR_DEAD
 from cluster.processes.links import Link, name_of_node
-from crash.history import History
+from crash.history import NEVER, History, Split
 from crash.server import Server
 
 from tidemq.testing.ports import free_port
 
 NATS_SERVER = "nats-server"
 SILENT = re.compile(r"node ([0-9a-f]{16}) is not there")
+APART = re.compile(r"node ([0-9a-f]{16}) and this one (part|go on)")
 WATCH_S = 0.2
+HEARD_S = 1.5  # until all that a split has done is known: they hear each other again, and part
+MEET_S = 30.0
 
 
 class Node:
@@ -82,6 +85,11 @@ class Node:
         self.clock = Clock(library, self.data.with_suffix(".clock"))
         self.server.environment |= self.clock.environment
 
+    def is_apart(self) -> bool:
+        """Whether it has parted with another node, and has not gone on with it."""
+        said = self.server.log.read_text(errors="replace") if self.server.serves else ""
+        return "part" in dict(APART.findall(said)).values()
+
     def set_clock(self, off_s: float) -> None:
         assert self.clock is not None
         self.clock.set(off_s)
@@ -98,6 +106,7 @@ class Nodes:
 
     def __init__(self, folder: Path, count: int, history: History) -> None:
         self._folder, self._history = folder, history
+        self._have_failed = False  # to meet
         self.patience = True  # of clients who wait for the node that they were on
         self.all = [Node(folder, f"broker {number + 1}", history) for number in range(count)]
 
@@ -147,7 +156,7 @@ class Nodes:
         return "\n".join(each.read_text(errors="replace") for each in logs)
 
     async def watch(self, suspect_s: float) -> None:
-        """Notes who is taken for dead and is not; for ever."""
+        """Notes who is taken for dead and is not, and when nodes have met again; for ever."""
         known = 0
         while True:
             await asyncio.sleep(WATCH_S)
@@ -156,9 +165,26 @@ class Nodes:
                 for node in self:
                     there_s = time.monotonic() - node.server.serves_since_s
                     alive = node.server.serves and there_s > suspect_s + 2 * WATCH_S
-                    if alive and each == self.incarnation(node):
+                    if alive and not self._open_splits() and each == self.incarnation(node):
                         self._history.fault(TAKEN_FOR_DEAD, node.name)
             known = len(silent)
+            self._see_who_has_met()
+
+    def _open_splits(self) -> list[Split]:
+        return [each for each in self._history.splits if each.met_at == NEVER]
+
+    def _see_who_has_met(self) -> None:
+        open_splits = self._open_splits()
+        if not open_splits or open_splits[-1].ended_at == NEVER:
+            return
+        healed_s = self._history.seconds_since(open_splits[-1].ended_at)
+        if healed_s > HEARD_S and not any(node.is_apart() for node in self):
+            at = self._history.note("brokers", "have met again")
+            for each in open_splits:
+                each.met_at = at
+        elif healed_s > MEET_S and not self._have_failed:
+            self._have_failed = True
+            self._history.fail("stalled", f"nodes have not met {MEET_S} s after a split")
 
     def incarnation(self, node: Node) -> str:
         """As nodes spell it in their hellos and logs; empty while nobody has reached it."""
