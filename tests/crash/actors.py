@@ -118,7 +118,7 @@ class SubscribingActor:
 
     async def act(self) -> None:
         """For ever; from the run's draining on it only takes what comes."""
-        await self.subscriber.open()
+        await self._open()
         self.subscriber.subscribe(*self.interests)
         while not self.course.draining:
             await self._attend(time.monotonic() + self.choose.expovariate(1 / 0.5))
@@ -127,12 +127,24 @@ class SubscribingActor:
                 await asyncio.sleep(self.choose.expovariate(1 / 0.15))
                 if not self.group and self.choose.random() < 0.1:
                     await self._begin_anew()
-            await self.subscriber.open()
+            await self._open()
         self.subscriber.eager = True
         self.subscriber.acknowledge_all()
         while True:
             await self.subscriber.lost(within_s=3600)
-            await self.subscriber.open()
+            await self._open()
+
+    async def _open(self) -> None:
+        """As a client that subscribes again where its session is not there any more."""
+        await self.subscriber.open()
+        if self.subscriber.begins_anew:
+            self.subscriber.begins_anew = False
+            self._subscribe_anew()
+
+    def _subscribe_anew(self) -> None:
+        self.toggled = None
+        self.interests = tuple(self._interest(each.filter, self.group) for each in self.interests)
+        self.subscriber.subscribe(*self.interests)
 
     async def _attend(self, until: float) -> None:
         """One connection."""
@@ -151,10 +163,8 @@ class SubscribingActor:
     async def _begin_anew(self) -> None:
         """The session goes, a new one subscribes to the same."""
         await self.subscriber.discard()
-        self.toggled = None
-        self.interests = tuple(self._interest(each.filter) for each in self.interests)
-        await self.subscriber.open()
-        self.subscriber.subscribe(*self.interests)
+        await self._open()
+        self._subscribe_anew()
 
     def _toggle(self) -> None:
         if self.toggled is not None:

@@ -382,6 +382,7 @@ class Subscriber(Client):
         super().__init__(setting)
         self._find = find  # the message that a payload belongs to
         self.eager = False
+        self.begins_anew = False  # its session was not there any more: nothing is subscribed
         self.unreleased: dict[int, bytes] = {}  # QoS 2 packet identifiers received, without PUBREL so far
         self.due: tuple[deque[Packet], deque[Packet], deque[Packet]] = (deque(), deque(), deque())
         self.held: set[int] = set()  # packet identifiers that count against the Receive Maximum
@@ -421,18 +422,25 @@ class Subscriber(Client):
         """The session ends with its subscriptions and all that waits; requests under way are forgotten."""
         self._requests.clear()
         at = self.note("discards its session")
-        mine = [each for each in self.history.interests if each.subscriber == self.client_id]
-        for each in mine:
+        for each in self._mine():
             each.ending_at = min(each.ending_at, at)
         await super().discard()
+        self._begin_anew()
+
+    def _mine(self) -> list[Interest]:
+        return [each for each in self.history.interests if each.subscriber == self.client_id]
+
+    def _begin_anew(self) -> None:
+        """The session that there was has ended, at the latest when this connection was accepted."""
         assert self.connection is not None
-        for each in mine:
-            each.ended_at = min(each.ended_at, self.connection.accepted_at)
-            each.discarded_at = min(each.discarded_at, self.connection.accepted_at)
+        at = self.connection.accepted_at
+        self._requests.clear()
+        for each in self._mine():
+            each.ending_at = min(each.ending_at, at)
+            each.ended_at, each.discarded_at = min(each.ended_at, at), min(each.discarded_at, at)
 
     def has_acknowledged_state(self) -> bool:
-        mine = [each for each in self.history.interests if each.subscriber == self.client_id]
-        return any(each.acknowledged_at != NEVER and each.ended_at == NEVER for each in mine)
+        return any(each.acknowledged_at != NEVER and each.ended_at == NEVER for each in self._mine())
 
     def resume(self, session_present: bool) -> None:
         for queue in self.due:
@@ -440,6 +448,9 @@ class Subscriber(Client):
         self.held.clear()
         if not session_present:
             self.unreleased.clear()
+            self.begins_anew = not self.clean and self.has_acknowledged_state()
+            if self.begins_anew:  # the verdict has been noted
+                self._begin_anew()
         for packet, _ in list(self._requests.values()):
             self.send(packet)
 

@@ -183,10 +183,13 @@ class History:
         self.begin_fault(kind, broker).ended_at = len(self.events)
 
     def brokers_of(self, message: Message) -> set[str]:
-        """To which it was sent, as far as is known."""
+        """To which it was sent, as far as is known; also those to which its publisher came meanwhile."""
         mine = [each for each in self.connections if each.client == message.publisher]
         return {
-            each.broker for each in mine for at in message.sends if each.accepted_at < at <= each.ended_at
+            each.broker
+            for each in mine
+            if message.sent_at < each.accepted_at < message.acknowledged_at
+            or any(each.accepted_at < at <= each.ended_at for at in message.sends)
         }
 
     def known_at(self, at: int, client: str, message: Message) -> int:

@@ -45,16 +45,17 @@ class Host:
         self.name, self.course, self.history, self.choose = name, course, course.history, choose
         self._place = place
         self.door = Link(self._port)
+        self.has_one_connection = True  # at a time; else it is not known when they end
         self._number = 0
         self._is_under_way = False
         self._was_acknowledged = False
 
     def _port(self) -> int:
-        """Of the broker for the connection that comes now; the one before it is over."""
+        """Of the broker for the connection that comes now."""
         broker, port = self._place()
         at = self.history.note(self.name, f"connects to {broker}")
         for each in self.history.connections:
-            if each.client == self.name:
+            if each.client == self.name and self.has_one_connection:
                 each.ended_at = min(each.ended_at, at)
         self.history.connections.append(Connection(self.name, broker, False, False, at, at))
         return port
@@ -176,6 +177,7 @@ class Mosquitto:
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        host.has_one_connection = False
         self._process: asyncio.subprocess.Process | None = None
         self._ends = False
 

@@ -1,0 +1,129 @@
+"""The verdict on a split: one side does not know what the other has acknowledged until they meet."""
+
+from __future__ import annotations
+
+import pytest
+from cluster.processes.gaps import excuse
+from crash.history import Connection, Delivery, History, Interest, Message, Split, judge
+
+ONE, TWO = "broker 1", "broker 2"
+
+
+class Story:
+    """Two brokers that do not know of each other, from the beginning until `meet`."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.split = Split(frozenset({ONE}), self.history.note(ONE, "is split from the others"))
+        self.history.splits.append(self.split)
+
+    def connect(self, client: str, broker: str) -> None:
+        at = self.history.note(client, f"connected to {broker}")
+        for each in self.history.connections:
+            if each.client == client:
+                each.ended_at = min(each.ended_at, at)
+        self.history.connections.append(Connection(client, broker, False, True, at, at))
+
+    def subscribe(self) -> Interest:
+        interest = Interest("s", "t", 2, asked_at=self.history.note("s", "asks"))
+        interest.acknowledged_at = self.history.note("s", "SUBACK")
+        self.history.interests.append(interest)
+        return interest
+
+    def unsubscribe(self, interest: Interest) -> None:
+        interest.ending_at = self.history.note("s", "UNSUBSCRIBE")
+        interest.ended_at = self.history.note("s", "UNSUBACK")
+
+    def publish(self) -> Message:
+        number = len(self.history.messages)
+        message = Message("p", number, "t", 2, False, b"%d" % number)
+        message.sent_at = self.history.note("p", "sends", message)
+        message.sends.append(message.sent_at)
+        message.acknowledged_at = self.history.note("p", "PUBREC", message)
+        self.history.messages.append(message)
+        return message
+
+    def deliver(self, message: Message) -> None:
+        at = self.history.note("s", "got PUBLISH", message)
+        self.history.deliveries.append(Delivery("s", message, 2, at))
+
+    def meet(self) -> None:
+        self.split.ended_at = self.history.note(ONE, "is reached again")
+        self.split.met_at = self.history.note("brokers", "have met again")
+
+    def kinds(self) -> list[str]:
+        judge(self.history)
+        excuse(self.history)
+        return [each.kind for each in self.history.failures]
+
+
+@pytest.mark.parametrize(("broker", "kinds"), [(ONE, ["lost"]), (TWO, [])])
+def test_a_message_is_owed_to_who_had_subscribed_on_its_side(broker: str, kinds: list[str]) -> None:
+    story = Story()
+    story.connect("s", ONE)
+    story.connect("p", broker)
+    story.subscribe()
+    story.publish()
+    story.meet()
+    assert story.kinds() == kinds
+
+
+@pytest.mark.parametrize("broker", [ONE, TWO])
+def test_it_is_owed_to_all_when_they_have_met(broker: str) -> None:
+    story = Story()
+    story.connect("s", ONE)
+    story.connect("p", broker)
+    story.subscribe()
+    story.meet()
+    story.publish()
+    assert story.kinds() == ["lost"]
+
+
+def test_what_was_subscribed_before_is_known_to_both_sides() -> None:
+    story = Story()
+    story.history.splits.clear()
+    story.connect("s", ONE)
+    story.connect("p", TWO)
+    story.subscribe()
+    story.history.splits.append(Split(frozenset({ONE}), story.history.note(ONE, "is split")))
+    story.publish()
+    assert story.kinds() == ["lost"]
+
+
+@pytest.mark.parametrize(("broker", "kinds"), [(ONE, ["stray"]), (TWO, [])])
+def test_who_has_unsubscribed_gets_what_the_other_side_has_sent(broker: str, kinds: list[str]) -> None:
+    story = Story()
+    story.connect("s", ONE)
+    story.connect("p", broker)
+    story.unsubscribe(story.subscribe())
+    message = story.publish()
+    story.meet()
+    story.deliver(message)
+    assert story.kinds() == kinds
+
+
+@pytest.mark.parametrize(("moves", "kinds"), [("nobody", ["twice"]), ("s", []), ("p", [])])
+def test_twice_is_excused_to_who_was_on_both_sides(moves: str, kinds: list[str]) -> None:
+    story = Story()
+    story.connect("s", ONE)
+    story.connect("p", ONE)
+    story.subscribe()
+    message = story.publish()
+    story.deliver(message)
+    story.connect(moves, TWO)
+    story.meet()
+    story.deliver(message)
+    assert story.kinds() == kinds
+
+
+def test_what_was_sent_when_they_had_met_comes_once() -> None:
+    story = Story()
+    story.connect("s", ONE)
+    story.connect("p", ONE)
+    story.subscribe()
+    story.connect("s", TWO)
+    story.meet()
+    message = story.publish()
+    story.deliver(message)
+    story.deliver(message)
+    assert story.kinds() == ["twice"]
