@@ -162,6 +162,13 @@ def _it_was_on_both_sides(history: History, failure: Failure) -> bool:
     return False
 
 
+def _it_was_under_way_in_a_split(history: History, failure: Failure) -> bool:
+    message = failure.message
+    return message is not None and any(
+        message.sent_at < each.met_at and message.acknowledged_at > each.at for each in history.splits
+    )
+
+
 GAPS = (
     Gap("**QoS 2 while a node ends**", ("disorder",), _a_node_ended),
     Gap("**QoS 2 of a node that is killed**", ("twice", "disorder"), _its_node_was_killed),
@@ -178,6 +185,7 @@ GAPS = (
         ("twice", "repeated", "disorder", "identifier", "flow", "session back", "session lost"),
         _it_was_on_both_sides,
     ),
+    Gap("**Splits**", ("disorder",), _it_was_under_way_in_a_split),
     # it is a split: sessions are served on both sides
     Gap(
         "**A node whose process stands still**",
