@@ -77,6 +77,22 @@ def test_its_files_are_for_its_owner_and_its_password_is_nowhere_else(tmp_path: 
             assert PASSWORD.encode() not in Path(f"/proc/{node.server.pid}/{name}").read_bytes()
 
 
+def test_its_certificates_may_be_named_from_where_the_broker_was_started(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    security = secure(tmp_path, authority=authority)
+    for name in ("ca", "certificate", "key"):
+        shutil.copy(getattr(security, name), tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    near = Security(
+        password_file=Path("password"), ca=Path("ca"), certificate=Path("certificate"), key=Path("key")
+    )
+    server = NatsServer(settings(tmp_path, security=near))
+    server.start()
+    assert takes_connections(server)
+    server.stop()
+
+
 @pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGTERM"])
 def test_it_ends_with_the_process_that_started_it(tmp_path: Path, signal_name: str) -> None:
     secure(tmp_path)

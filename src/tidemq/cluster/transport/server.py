@@ -90,11 +90,11 @@ def configuration(settings: ServerSettings, listen: str, password: str) -> str:
         "authorization": {"user": USER, "password": password, "timeout": 5},
         "jetstream": jetstream,
     }
-    if security.is_tls:
-        fields["tls"] = {
-            "ca_file": str(security.ca),
-            "cert_file": str(security.certificate),
-            "key_file": str(security.key),
+    if security.ca and security.certificate and security.key:
+        fields["tls"] = {  # it runs in another directory
+            "ca_file": str(security.ca.absolute()),
+            "cert_file": str(security.certificate.absolute()),
+            "key_file": str(security.key.absolute()),
             "verify": True,
             "handshake_first": True,  # says nothing, not even its version, to who has no certificate
             "timeout": 3,  # less than a node waits, so that it hears of the end
