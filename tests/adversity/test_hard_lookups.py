@@ -94,7 +94,9 @@ def test_subscriptions_to_other_topics_void_no_topic_s_receivers(
         changing.subscribe(f"{name}/#")
         changing.unsubscribe(name)
         publish_all(subscriber, publisher)
-    assert engine.count("cache_misses") - misses < 100  # some by chance, of 4,000 that there would be
+    # 4,000 there would be. All topics have nine marks of 4,096 in common: in a tenth of runs one of the 40
+    # filters has one of these; five of them hardly ever
+    assert engine.count("cache_misses") - misses < 500
 
 
 def test_a_subscription_counts_from_the_next_message_on(

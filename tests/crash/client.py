@@ -448,7 +448,8 @@ class Subscriber(Client):
         self.held.clear()
         if not session_present:
             self.unreleased.clear()
-            self.begins_anew = not self.clean and self.has_acknowledged_state()
+            known = not self.clean and self.has_acknowledged_state()
+            self.begins_anew = known and any(each.met_at == NEVER for each in self.history.splits)
             if self.begins_anew:  # the verdict has been noted
                 self._begin_anew()
         for packet, _ in list(self._requests.values()):
