@@ -99,7 +99,7 @@ async def test_the_smaller_side_stores_nothing_and_takes_nobody_s_sessions(nodes
     async with Client(url) as bob, Client(url) as eve:
         await eve.subscribe("a/#")
         nodes.links.cut.add(keeper.node.incarnation)
-        await until(lambda: keeper.minority.pauses, "it pauses")
+        await until(lambda: nodes.ask("one", lambda keeper: keeper.minority.pauses), "it pauses")
         with pytest.raises(PublishError) as refused:
             await bob.publish("a/1", b"not stored", qos=1)
         assert refused.value.reason == 0x83
