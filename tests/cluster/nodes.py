@@ -122,8 +122,9 @@ class Actor:
         if row is None:
             return []
         if row.received and self._choose.random() < 0.5:
-            return [ops.Forget(row.client, row.epoch, row.received[0])]
-        return [ops.Receive(row.client, row.epoch, self._choose.randint(1, 5))]
+            return [ops.Forget(row.client, row.epoch, ops.packet_id_of(row.received[0]))]
+        mark = self._choose.randint(0, 1 << 47) << 16 | self._choose.randint(1, 5)
+        return [ops.Receive(row.client, row.epoch, mark)]
 
     def _add(self) -> list[Operation]:
         """A message that was published here for a queue that is here; or one on its way between nodes, which

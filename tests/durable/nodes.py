@@ -68,7 +68,7 @@ class Rows:
     client_id: bytes
     value: bytes
     subscriptions: list[tuple[bytes, bytes]]
-    received: list[bytes]
+    received: list[bytes]  # keys, with their values behind them
     inflight: list[tuple[bytes, bytes, bytes | None]]  # in the order of their places
     idle: list[tuple[bytes, bytes, bytes | None]]
 
@@ -98,7 +98,7 @@ class Rows:
         """What a store gets of it that has nothing of it yet."""
         writes: list[Write] = [("session", self.client_id, self.value)]
         writes += [("subscription", key, value) for key, value in self.subscriptions]
-        writes += [("received", key, b"") for key in self.received]
+        writes += [("received", row[:10], row[10:]) for row in self.received]
         for key, value, payload in self.inflight + self.idle:
             writes += [("queue", key, value), ("payload", key[ID], payload)]
             if value[0] & COUNTED:
@@ -128,7 +128,7 @@ class Node(Server):
             name,
             value,
             [each for each in self.rows("subscription").items() if each[0].startswith(prefix)],
-            [key for key in self.rows("received") if key[:8] == value[:8]],
+            [key + mark for key, mark in self.rows("received").items() if key[:8] == value[:8]],
             sorted((each for each in queue if each[0][8] == IN_FLIGHT), key=lambda each: each[1][14:22]),
             [each for each in queue if each[0][8] == IDLE],
         )

@@ -372,6 +372,7 @@ def broken_rows(rows: Rows) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "received", {"received": [rows.value[:8] + b"\0"]}
     yield "received", {"received": [rows.value[:8] + b"\0\0"]}
     yield "received", {"received": [bytes(8) + b"\0\1"]}
+    yield "received", {"received": [rows.value[:8] + b"\0\1short"]}
     yield "queue", {"inflight": [second, (key, value, payload)]}
     yield "queue", {"inflight": [(key, value, payload)] * 2}
     yield "queue", {"inflight": [(key[:-1], value, payload)]}

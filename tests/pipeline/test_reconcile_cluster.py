@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tidemq.cluster import operations as ops
 from tidemq.cluster.dumps import write_node_tables
 from tidemq.cluster.node import Node
-from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession, Stamp
+from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession, Stamp, packet_id_of
 from tidemq.cluster.rows import Rows
 from tidemq.cluster.sessions import connect
 from tidemq.cluster.snapshots import UNFINISHED
@@ -76,7 +76,7 @@ def live(rows: Rows) -> dict[str, Any]:
         row = session.row
         timed = (row.expiry_s, row.ends_at_ms, row.will_due_at_ms, row.will_delay_s, row.will_expiry_s)
         filters = [(name, each.options, each.subscription_id) for name, each in rows.filters(client)]
-        said[f"session {client}"] = (*timed, row.will, row.received, filters)
+        said[f"session {client}"] = (*timed, row.will, tuple(map(packet_id_of, row.received)), filters)
     for owner in {owner for owner, _, _ in rows.entries.all()}:
         queue = []
         for message_id, entry in rows.queue(owner):

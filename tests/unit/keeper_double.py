@@ -59,9 +59,10 @@ class Access:
     def load_subscription(self, key: bytes, value: bytes) -> bool:
         return self._load("subscription", key)
 
-    def load_received(self, key: bytes) -> bool | None:
-        if key[:8] == bytes(7) + b"\x09":
+    def load_received(self, row: bytes) -> bool | None:
+        if row[:8] == bytes(7) + b"\x09":
             return False  # its session is gone
+        key = next((each for each in self.unreadable if row.startswith(each)), row)
         return True if self._load("received", key) else None
 
     def load_retained(self, key: bytes, value: bytes) -> bool:

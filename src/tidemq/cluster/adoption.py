@@ -61,7 +61,7 @@ class Adoption:
             key,
             value,
             [(prefix + each, row) for each, row in zip(filters, subscriptions, strict=True) if row],
-            [row for row, _ in store.scan("received", value[:8])],
+            [row + mark for row, mark in store.scan("received", value[:8])],
             [(*row, payload) for row, payload in zip(inflight, payloads, strict=True)],
             idle=idle,
             next_place=session.row.next_sequence,

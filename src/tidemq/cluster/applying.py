@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from tidemq.cluster import operations as ops
-from tidemq.cluster.operations import GROUP, SESSION, Owner, Stamp
+from tidemq.cluster.operations import GROUP, SESSION, Owner, Stamp, packet_id_of
 from tidemq.cluster.records import Record, read_run
 from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Session, Subscription
 from tidemq.cluster.vectors import Dot, Vector, has_seen
@@ -264,19 +264,18 @@ class Applier:
         rows.sessions.put(client, None, None)
 
     def _receive(self, op: ops.Receive) -> None:
-        self._change_received(op, {op.packet_id}.union)
+        self._change_received(op, packet_id_of(op.mark), op.mark)
 
     def _forget(self, op: ops.Forget) -> None:
-        self._change_received(op, lambda received: set(received) - {op.packet_id})
+        self._change_received(op, op.packet_id)
 
-    def _change_received(
-        self, op: ops.Receive | ops.Forget, change: Callable[[tuple[int, ...]], set[int]]
-    ) -> None:
+    def _change_received(self, op: ops.Receive | ops.Forget, packet_id: int, *now: int) -> None:
         session = self._session_under(op.client, op.epoch)
         if session is None:
             self.counts["cluster_older_epoch"] += 1
             return
-        row = replace(session.row, received=tuple(sorted(change(session.row.received))))
+        others = (each for each in session.row.received if packet_id_of(each) != packet_id)
+        row = replace(session.row, received=tuple(sorted([*others, *now])))
         self._rows.sessions.put(op.client, None, replace(session, row=row))
 
     # --- what the last change of counts ------------------------------------------------------------

@@ -15,7 +15,7 @@ from tidemq.cluster import operations as ops
 from tidemq.cluster.forms import decode
 from tidemq.cluster.message_runs import pack_run
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, Stamp
-from tidemq.cluster.stored_rows import StoredRows
+from tidemq.cluster.stored_rows import StoredRows, mark_of
 from tidemq.store import Write
 from tidemq.store.rows import RETAIN, parse_session, parse_subscription
 
@@ -337,10 +337,14 @@ class Conversion:
             yield ops.Unsubscribe(client, topic_filter, self._stamp())
 
     def _put_received(self, key: bytes, value: bytes | None) -> Iterator[Operation]:
-        owner, packet_id = self._owner_of(int.from_bytes(key[:8])), int.from_bytes(key[8:])
-        if owner is not None and owner.name in self._epochs:
-            made = ops.Forget if value is None else ops.Receive
-            yield made(owner.name, self._epochs[owner.name], packet_id)
+        owner = self._owner_of(int.from_bytes(key[:8]))
+        if owner is None or owner.name not in self._epochs:
+            return
+        epoch = self._epochs[owner.name]
+        if value is None:
+            yield ops.Forget(owner.name, epoch, int.from_bytes(key[8:]))
+        else:
+            yield ops.Receive(owner.name, epoch, mark_of(key, value))
 
     def _put_shared(self, key: bytes, value: bytes | None) -> Iterator[Operation]:
         """A shard of a group's queue, which is this node's own."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemq.cluster.operations import GROUP, SESSION, Owner
+from tidemq.cluster.operations import GROUP, SESSION, Owner, packet_id_of
 from tidemq.cluster.rows import Entry, Rows
 from tidemq.cluster.snapshots import UNFINISHED
 from tidemq.cluster.stored_rows import StoredRows
@@ -134,7 +134,7 @@ def _write_rows(rows: Rows, files: TableFiles, buckets: int) -> None:
     for client, _, session in rows.sessions.all():
         row = session.row
         timed = (row.expiry_s, row.ends_at_ms, row.will_due_at_ms, row.will_delay_s, row.will_expiry_s)
-        columns = (*timed, row.will or None, list(row.received), *session.dot, *row.epoch)
+        columns = (*timed, row.will or None, list(map(packet_id_of, row.received)), *session.dot, *row.epoch)
         places.add(Owner(SESSION, client), columns, len(row.will))
     for client, dot, end in rows.ends.all():
         bucket, number = places.of(Owner(SESSION, client))

@@ -256,9 +256,9 @@ class ClusterKeeper(Keeper):
         self._load_received()
 
     def _load_received(self) -> None:
-        for key, _ in self._store.scan("received"):
+        for key, value in self._store.scan("received"):
             if self.conversion.owner(int.from_bytes(key[:8])) is not None:
-                self._access.load_received(key)
+                self._access.load_received(key + value)
 
     def _load_shared(self) -> None:
         """Where a group has no members here, other nodes may have some."""

@@ -105,7 +105,7 @@ class PutSession:
 
     `home`: the incarnation of the node that has it. `begins`: it is a new session, and whatever is known of
     an earlier one has ended. `next_sequence`: the next place in its outbox, which never goes back, or a
-    packet identifier could mean two messages. `received`: packet identifiers that wait for PUBREL.
+    packet identifier could mean two messages. `received`: marks of messages that wait for PUBREL.
     `flights`: what is in flight. The last two, and `begins`, count under a new epoch; under its own
     `Receive`, `Send` and their like say it.
     """
@@ -133,13 +133,20 @@ class EndSession:
     epoch: Stamp
 
 
+def packet_id_of(mark: int) -> int:
+    """Of a `Receive`."""
+    return mark & 0xFFFF
+
+
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """A QoS 2 message with this packet identifier waits for PUBREL."""
+    """A QoS 2 message waits for PUBREL. `mark`: its packet identifier, and above these 16 bits 48 of a
+    fingerprint; 0: it is not known.
+    """
 
     client: str
     epoch: Stamp
-    packet_id: int
+    mark: int
 
 
 @dataclass(frozen=True, slots=True)

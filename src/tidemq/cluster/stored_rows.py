@@ -22,6 +22,7 @@ from tidemq.cluster.vectors import Dot
 from tidemq.store import Write
 from tidemq.store.rows import (
     COUNTED,
+    FINGERPRINT_BYTES,
     IDLE,
     IN_FLIGHT,
     RELEASED,
@@ -44,6 +45,18 @@ def id_bytes(stamp: Stamp) -> bytes:
     return encode("stamp", stamp)
 
 
+def mark_of(key: bytes, value: bytes) -> int:
+    """Of a row in `received`, as `Receive` has it."""
+    return int.from_bytes(value + key[8:])
+
+
+def received_row(number: int, mark: int) -> tuple[bytes, bytes]:
+    """In the queue of this number."""
+    text = mark.to_bytes(FINGERPRINT_BYTES + 2)
+    value = text[:FINGERPRINT_BYTES]
+    return number.to_bytes(8) + text[FINGERPRINT_BYTES:], value if any(value) else b""
+
+
 class SessionLayout:
     """`session` and `received`; `s` client -> epoch, home, whether it began, next place, record."""
 
@@ -60,13 +73,13 @@ class SessionLayout:
             return None
         epoch, home, begins, next_sequence, dot = beside
         row = parse_session(key, text)
-        received = tuple(int.from_bytes(key[8:]) for key in self._received(row.queue))
+        received = tuple(sorted(mark_of(*each) for each in self._received(row.queue).items()))
         timed = (row.expiry_s, row.ends_at_ms, row.will_due_at_ms, row.will_delay_s, row.will_expiry_s)
         will = text[_SESSION_ROW.size :]
         return Session(PutSession(client, epoch, home, begins, next_sequence, *timed, will, received), dot)
 
-    def _received(self, number: int) -> list[bytes]:
-        return [key for key, _ in self._store.scan("received", number.to_bytes(8))]
+    def _received(self, number: int) -> dict[bytes, bytes]:
+        return dict(self._store.scan("received", number.to_bytes(8)))
 
     def load_each(self, client: str) -> Iterator[tuple[None, Session]]:
         """As in `Layout`."""
@@ -102,12 +115,12 @@ class SessionLayout:
         yield from self._write_received(number, row.received)
 
     def _write_received(self, number: int, received: tuple[int, ...]) -> Iterator[Write]:
-        wanted = {struct.pack(">QH", number, packet_id) for packet_id in received}
-        there = set(self._received(number)) if number else set()
-        for key in there - wanted:
+        wanted = dict(received_row(number, mark) for mark in received)
+        there = self._received(number) if number else {}
+        for key in there.keys() - wanted.keys():
             yield "received", key, None
-        for key in wanted - there:
-            yield "received", key, b""
+        for key, value in wanted.items() - there.items():
+            yield "received", key, value
 
 
 class EntryLayout:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from tidemq.errors import StoreError
 
 ID_BYTES = 16
+FINGERPRINT_BYTES = 6
 IDLE, IN_FLIGHT = 1, 2  # status of a queue entry
 
 # flags of a queue entry
@@ -196,9 +197,9 @@ def parse_session(key: bytes, value: bytes) -> Session:
 
 
 def parse_received(key: bytes, value: bytes) -> Received:
-    """Queue (8), packet identifier (2) -> nothing."""
+    """Queue (8), packet identifier (2) -> nothing, or in a cluster the message's fingerprint (6)."""
     _require_size(key, _RECEIVED_KEY.size, "key")
-    _require_size(value, 0, "value")
+    _require(len(value) in (0, FINGERPRINT_BYTES), f"its value has {len(value)} bytes")
     received = Received(*_RECEIVED_KEY.unpack(key))
     _require(received.packet_id > 0, "its packet identifier is 0")
     return received

@@ -166,7 +166,7 @@ class Keeper:
 
     def _load_received(self) -> None:
         """Those of a session that is gone, of which a crash left them, go like its queue."""
-        rows = [(key, self._access.load_received(key)) for key, _ in self._store.scan("received")]
+        rows = [(key, self._access.load_received(key + value)) for key, value in self._store.scan("received")]
         self._set_aside("received", [key for key, state in rows if state is None])
         self._purges += sorted({key[:8] for key, state in rows if state is False})
 

@@ -68,9 +68,11 @@ from cython.cimports.tidemq.engine.queues.outbox import find_entry, forget_entry
 from cython.cimports.tidemq.engine.queues.promises import promise_ack, promise_published
 from cython.cimports.tidemq.engine.queues.queueing import request_rows
 from cython.cimports.tidemq.engine.queues.received_identifiers import (
+    fingerprint_of,
     forget_received,
     is_received,
     is_sent_again,
+    note_fingerprint,
     note_received,
     store_received,
 )
@@ -174,6 +176,8 @@ def handle_publish(r, c, first, body, size, frame, frame_size):
         fault = _check_publish(r, c, cython.address(publish))
     if publish.topic.data != named:
         frame = cython.NULL  # it has another topic than is meant
+    if fault == FAULT_NONE:
+        r.fingerprint = fingerprint_of(r, c, cython.address(publish))
     if fault == FAULT_NONE and is_sent_again(r, c, cython.address(publish)):
         if _may_be_uncopied(r, c):
             doom(r, c, STORE_FAILED, FAULT_STORE)
@@ -374,6 +378,7 @@ def answer_publish(r, c, reason, ttl_ms):
     if meant.topic_size:
         publish.topic = Span(packet + 1 + size, meant.topic_size)
     r.delay_s = meant.delay_s
+    r.fingerprint = fingerprint_of(r, c, cython.address(publish))
     entry: cython.pointer[CacheEntry] = find_receivers(r, cython.address(publish.topic))
     message: uint8_t = message_bit(publish.qos, publish.retain)
     if ttl_ms:
@@ -401,6 +406,7 @@ def _acknowledge(r, c, p, packet_id):
         reason = RC_NO_MATCHING_SUBSCRIBERS
     if p.qos == 2:
         note_received(c.session, packet_id)
+        note_fingerprint(c.session, packet_id, r.fingerprint)
         if c.session.stored != cython.NULL and (p.kept or p.answers) and not p.offered:
             store_received(r, c.session, packet_id)
             p.kept = True

@@ -16,7 +16,7 @@ from cython.cimports.tidemq.engine.clients.publishing import accept_publish, wri
 from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.replies import span_of
 from cython.cimports.tidemq.engine.queues.cache import find_receivers
-from cython.cimports.tidemq.engine.queues.received_identifiers import is_received
+from cython.cimports.tidemq.engine.queues.received_identifiers import fingerprint_of, is_received
 from cython.cimports.tidemq.engine.state.client import HELD_DENIED, HELD_REFUSED, HeldPublish
 from cython.cimports.tidemq.engine.state.routing import CacheEntry
 from cython.cimports.tidemq.engine.state.work import begin_work, is_enough
@@ -73,6 +73,7 @@ def _settle_held(r, c, item):
             note_drop(r, c.session, C_REFUSED_NOT_AUTHORISED, 1)  # the rules have changed while it waited
             write_denial(r, c, cython.address(publish), RC_NOT_AUTHORIZED)
             return
+    r.fingerprint = fingerprint_of(r, c, cython.address(publish))  # as its client sends it again
     if item.changed != cython.NULL and not _change(cython.address(publish), item):
         item.verdict = HELD_DENIED
         reason = RC_UNSPECIFIED_ERROR

@@ -134,11 +134,11 @@ class StoreAccess:
         return load_subscription(self.engine.common, key, value)
 
     def load_received(self, key: bytes) -> bool | None:
-        """A QoS 2 message of a session that waits for its PUBREL. False: there is no such session; None: the
-        key cannot be read.
+        """A QoS 2 message of a session that waits for its PUBREL: the row's key, and its value behind it.
+        False: there is no such session; None: it cannot be read.
         """
         self._check()
-        if len(key) != 10:
+        if len(key) not in (10, 16):
             return None
         return load_received(self.engine.common, key)
 
@@ -395,10 +395,10 @@ class StoreAccess:
         older_may_come: bool = False,
     ) -> list:
         """A stored session arrives, with the rows that this store has of it by now: its own ``value``; key
-        and value of its ``subscriptions``; keys of ``received``; key, value and payload of rows ``inflight``,
-        in the order of their places; of ``idle`` rows, which stay in the store, how many, the bytes of their
-        messages, and the clock of the first one's id. No place of its outbox below ``next_place`` is given to
-        a message. ``crashed``: what waits may have been sent.
+        and value of its ``subscriptions``; of ``received`` keys with their values behind them; key, value and
+        payload of rows ``inflight``, in the order of their places; of ``idle`` rows, which stay in the store,
+        how many, the bytes of their messages, and the clock of the first one's id. No place of its outbox
+        below ``next_place`` is given to a message. ``crashed``: what waits may have been sent.
 
         For ``doubles_s`` messages may come twice, by their publishers' nodes and as rows of its old home: its
         client gets them once. Those that the old home has ``taken`` (as of ``NodeAccess.taken_so_far``) come

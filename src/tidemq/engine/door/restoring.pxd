@@ -14,6 +14,7 @@ cdef bint parse_entry(Common* common, bytes key, bytes value, bytes payload, Sto
 cdef bint load_session(Common* common, bytes client_id, bytes value)
 cdef bint load_subscription(Common* common, bytes key, bytes value)
 cdef bint load_shared(Common* common, bytes key, bytes value)
+cdef uint64_t mark_of(bytes key)
 cdef bint load_received(Common* common, bytes key)
 cdef bint load_retained(Common* common, bytes topic, bytes value)
 cdef void clear_retained(Common* common, bytes topic)

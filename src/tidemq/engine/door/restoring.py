@@ -176,9 +176,14 @@ def load_shared(common, key, value):
     return True
 
 
+def mark_of(key):
+    """What ``restore_received`` takes, of a row's key and the value behind it."""
+    return int.from_bytes(key[10:] + key[8:10])
+
+
 def load_received(common, key):
-    """A packet identifier (in 10 bytes of key) of a QoS 2 message that waits for its PUBREL; False where the
-    session is gone.
+    """A packet identifier (in 10 bytes of key, and 6 of a fingerprint, or none) of a QoS 2 message that waits
+    for its PUBREL; False where the session is gone.
     """
     number: uint64_t = read_u64(_bytes_at(key, 0))
     if number > common.next_session:
@@ -186,7 +191,7 @@ def load_received(common, key):
     s: cython.pointer[Session] = _session_of(common, number)
     if s == cython.NULL:
         return False
-    restore_received(s, (key[8] << 8) + key[9])
+    restore_received(s, mark_of(key))
     return True
 
 

@@ -12,6 +12,7 @@ from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.door.restoring import (
     _bytes_at,
     is_queue_value,
+    mark_of,
     parse_entry,
     parse_session,
     parse_subscription,
@@ -38,8 +39,8 @@ def _add_subscriptions(common, arrival, client_id, rows, unreadable):
 
 def _add_received(arrival, queue, keys, unreadable):
     for key in keys:
-        if len(key) == 10 and key[:8] == queue and key[8:] != b"\0\0":
-            arrival.received.push_back((key[8] << 8) + key[9])
+        if len(key) in (10, 16) and key[:8] == queue and key[8:10] != b"\0\0":
+            arrival.received.push_back(mark_of(key))
         else:
             unreadable.append(("received", key))
 

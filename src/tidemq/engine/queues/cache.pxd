@@ -13,6 +13,7 @@ cdef struct Identifier:          # of a subscription, while a topic is looked up
     uint32_t value
     bool own                     # for messages that the receiver published itself, too
 
+cdef uint64_t hash_text(uint64_t seed, Span text) noexcept nogil
 cdef CacheEntry* find_receivers(Reactor* r, const Span* topic) noexcept nogil
 cdef void rename_topic(Reactor* r, Span* topic) noexcept nogil
 cdef Group* find_cached_group(CacheEntry* entry, uint64_t number) noexcept nogil
@@ -22,7 +23,6 @@ cdef void free_cache(Reactor* r) noexcept nogil
 cdef int64_t cache_bytes(const TopicCache* cache) noexcept nogil
 
 # of this module alone
-cdef uint64_t _hash(uint64_t seed, Span text) noexcept nogil
 cdef void _grow(TopicCache* cache) noexcept nogil
 cdef void _add_receiver(
     CacheEntry* entry, Subscription* subscription, vector[Identifier]* found,

@@ -63,7 +63,7 @@ _FORGOTTEN_MAX = cython.declare(cython.size_t, 8192)  # topics in a tick
 _RECEIVER_BYTES = cython.declare(uint64_t, 32)  # about
 
 
-def _hash(seed, text):
+def hash_text(seed, text):
     """A seeded hash of a topic, eight bytes a step; strangers do not know the seed."""
     h: uint64_t = seed ^ text.size
     word: uint64_t
@@ -386,7 +386,7 @@ def find_receivers(r, topic):
         _forget_topics(r, r.common.limits.cache_receivers_max, r.cache.count)
     if cache.slots.empty():
         _grow(cache)
-    h: uint64_t = _hash(cache.seed, topic[0])
+    h: uint64_t = hash_text(cache.seed, topic[0])
     sets: cython.size_t = cache.slots.size() // CACHE_WAYS
     slot: cython.pointer[CacheSlot] = cython.address(cache.slots[(h & (sets - 1)) * CACHE_WAYS])
     entry: cython.pointer[CacheEntry]

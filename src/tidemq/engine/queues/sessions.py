@@ -68,6 +68,7 @@ from cython.cimports.tidemq.engine.queues.groups import (
     leave_group,
 )
 from cython.cimports.tidemq.engine.queues.handbacks import dispose_outbox
+from cython.cimports.tidemq.engine.queues.received_identifiers import free_fingerprints
 from cython.cimports.tidemq.engine.queues.replayed import free_replays, unstore_replays
 from cython.cimports.tidemq.engine.queues.retaining import has_retained
 from cython.cimports.tidemq.engine.state.client import Removal, Session, SessionSubscription, SubscriptionMap
@@ -319,6 +320,7 @@ def _forget_session(r, s, ends):
     free_replays(r, s)
     release(s.received)
     free_doubles(s.stored)
+    free_fingerprints(s.stored)
     release(s.stored)
     if s.will != cython.NULL:
         release_message(s.will.message, r.tally)

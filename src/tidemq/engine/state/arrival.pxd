@@ -42,7 +42,7 @@ cdef struct Taken:               # what a session's old home has taken of one re
 cdef cppclass Arrival:
     StoredSession row
     vector[StoredSubscription] subscriptions
-    vector[uint16_t] received
+    vector[uint64_t] received
     vector[StoredEntry] entries  # in the order of their places
     uint64_t next_place          # no place below it is given to a message
     uint64_t waiting             # idle rows, and

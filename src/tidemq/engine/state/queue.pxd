@@ -65,5 +65,6 @@ cdef struct StoredQueue:
     uint32_t unrecorded          # the first promise to it that was not looked at for an offer to record; 0: none
     uint64_t severed             # the connection that was ended because the store failed; 0: none was
     Doubles* doubles             # NULL: nothing comes twice
+    ordered_map[uint16_t, uint64_t]* fingerprints   # of messages that wait for PUBREL, by identifier; NULL: none is known
     bool reading                 # a window is on its way from the store
     bool older_may_come          # from elsewhere, as rows: nothing that waits is sent before

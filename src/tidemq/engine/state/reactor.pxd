@@ -92,6 +92,7 @@ cdef cppclass Reactor:
     Policy* policy               # all rules, held; NULL: there are none, and everything is allowed
     TopicRules* topic_rules      # held; NULL: there are none
     string rewritten             # scratch: the new name of a topic that such a rule is about
+    uint64_t fingerprint         # scratch: of the PUBLISH that is handled, see received_identifiers; 0: it is not known
     uint32_t delay_s             # scratch: of the PUBLISH that is handled, until it is due; 0: now
     int64_t wall_ns              # when the wall clock was last looked at
     int64_t clock_steps          # that this reactor has followed
