@@ -10,12 +10,16 @@ ONE, TWO = "broker 1", "broker 2"
 
 
 class Story:
-    """Two brokers that do not know of each other, from the beginning until `meet`."""
+    """Two brokers that do not know of each other, from the beginning until `meet`. The subscriber is
+    connected to the first, the publisher to `broker`.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, broker: str = ONE) -> None:
         self.history = History()
         self.split = Split(frozenset({ONE}), self.history.note(ONE, "is split from the others"))
         self.history.splits.append(self.split)
+        self.connect("s", ONE)
+        self.connect("p", broker)
 
     def connect(self, client: str, broker: str) -> None:
         at = self.history.note(client, f"connected to {broker}")
@@ -59,9 +63,7 @@ class Story:
 
 @pytest.mark.parametrize(("broker", "kinds"), [(ONE, ["lost"]), (TWO, [])])
 def test_a_message_is_owed_to_who_had_subscribed_on_its_side(broker: str, kinds: list[str]) -> None:
-    story = Story()
-    story.connect("s", ONE)
-    story.connect("p", broker)
+    story = Story(broker)
     story.subscribe()
     story.publish()
     story.meet()
@@ -70,9 +72,7 @@ def test_a_message_is_owed_to_who_had_subscribed_on_its_side(broker: str, kinds:
 
 @pytest.mark.parametrize("broker", [ONE, TWO])
 def test_it_is_owed_to_all_when_they_have_met(broker: str) -> None:
-    story = Story()
-    story.connect("s", ONE)
-    story.connect("p", broker)
+    story = Story(broker)
     story.subscribe()
     story.meet()
     story.publish()
@@ -80,10 +80,8 @@ def test_it_is_owed_to_all_when_they_have_met(broker: str) -> None:
 
 
 def test_what_was_subscribed_before_is_known_to_both_sides() -> None:
-    story = Story()
+    story = Story(TWO)
     story.history.splits.clear()
-    story.connect("s", ONE)
-    story.connect("p", TWO)
     story.subscribe()
     story.history.splits.append(Split(frozenset({ONE}), story.history.note(ONE, "is split")))
     story.publish()
@@ -92,9 +90,7 @@ def test_what_was_subscribed_before_is_known_to_both_sides() -> None:
 
 @pytest.mark.parametrize(("broker", "kinds"), [(ONE, ["stray"]), (TWO, [])])
 def test_who_has_unsubscribed_gets_what_the_other_side_has_sent(broker: str, kinds: list[str]) -> None:
-    story = Story()
-    story.connect("s", ONE)
-    story.connect("p", broker)
+    story = Story(broker)
     story.unsubscribe(story.subscribe())
     message = story.publish()
     story.meet()
@@ -105,8 +101,6 @@ def test_who_has_unsubscribed_gets_what_the_other_side_has_sent(broker: str, kin
 @pytest.mark.parametrize(("moves", "kinds"), [("nobody", ["twice"]), ("s", []), ("p", [])])
 def test_twice_is_excused_to_who_was_on_both_sides(moves: str, kinds: list[str]) -> None:
     story = Story()
-    story.connect("s", ONE)
-    story.connect("p", ONE)
     story.subscribe()
     message = story.publish()
     story.deliver(message)
@@ -118,8 +112,6 @@ def test_twice_is_excused_to_who_was_on_both_sides(moves: str, kinds: list[str])
 
 def test_what_was_sent_when_they_had_met_comes_once() -> None:
     story = Story()
-    story.connect("s", ONE)
-    story.connect("p", ONE)
     story.subscribe()
     story.connect("s", TWO)
     story.meet()

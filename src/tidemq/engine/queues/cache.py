@@ -64,7 +64,7 @@ _RECEIVER_BYTES = cython.declare(uint64_t, 32)  # about
 
 
 def hash_text(seed, text):
-    """A seeded hash of a topic, eight bytes a step; strangers do not know the seed."""
+    """A seeded hash, eight bytes a step. That of topics has a seed that strangers do not know."""
     h: uint64_t = seed ^ text.size
     word: uint64_t
     at: uint32_t = 0
