@@ -273,6 +273,13 @@ def test_wrong_usage_of_the_broker_s_commands_exits_with_2(arguments: list[str])
     assert done.stderr.startswith(b"Error: ")
 
 
+def test_a_question_that_nobody_answers_is_a_no() -> None:
+    command = [sys.executable, "-c", "from tidemq.cli import main; main()", "cluster", "forget", "three"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WAIT_S)
+    assert (done.returncode, "nothing was done" in done.stderr) == (1, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_version_is_said() -> None:
     command = [sys.executable, "-c", "from tidemq.cli import main; main()", "--version"]
     said = subprocess.run(command, capture_output=True, timeout=WAIT_S, check=True).stdout

@@ -80,4 +80,7 @@ def main() -> None:
     except TyperException as error:
         print(f"Error: {error.format_message()}\nUse 'tidemq COMMAND --help' to see usage.", file=sys.stderr)
         code = EXIT_FAILED if called in ("pub", "sub") else EXIT_USAGE
+    except typer.Abort:  # a question was answered by nobody, or by Ctrl+C
+        print("\nError: nothing was done, for nobody has said yes", file=sys.stderr)
+        code = EXIT_FAILED
     sys.exit(code)
