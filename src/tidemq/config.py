@@ -312,6 +312,9 @@ class Config(BaseModel):
     cluster_suspect_s: Annotated[StrictFloat, Field(ge=0.5, le=300)] = 1.5
     # what becomes of a split: all sides go on, and merge; or only one that has more than half of the nodes
     cluster_split: Literal["go_on", "pause_minority"] = "go_on"
+    # for how long records wait for a node that is absent, and how many bytes of them, until it is struck off
+    cluster_absent_s: Annotated[StrictFloat, Field(ge=1, le=31_536_000)] = 604_800.0
+    cluster_log_bytes_max: Annotated[StrictInt, Field(ge=65_536, le=1 << 50)] = 16 << 30
     nats_url: str = ""  # host:port of a nats-server that runs already, in place of one that is started
     authenticator: str = "anonymous"
     authenticator_options: Options = {}

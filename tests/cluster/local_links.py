@@ -57,7 +57,7 @@ class Links:
         keeper = self._reached(to)
         heard = to not in self._all.unheard and kind not in self._all.dropped
         if keeper is not None and heard:
-            keeper.take_in(kind, self.own, body)
+            keeper.inbox.take_in(kind, self.own, body)
 
     def broadcast(self, kind: str, body: bytes) -> None:
         for each in list(self._all.keepers):
@@ -71,7 +71,7 @@ class Links:
         kept.update(records)
         keeper = self._all.keepers.get(self.own)
         if keeper is not None:  # else it leaves, and writes its last
-            keeper.take_copied(to, max(kept))
+            keeper.inbox.take_copied(to, max(kept))
 
     def trim(self, number: int) -> None:
         for of_holder in self._all.copies.values():
@@ -83,11 +83,11 @@ class Links:
         kept = self._all.copies.get(holder, {}).get(incarnation, {})
         found = [kept[each] for each in range(first, last + 1) if each in kept]
         if found and self._reached(holder) is not None:
-            self._all.keepers[self.own].take_fetched(holder, found)
+            self._all.keepers[self.own].inbox.take_fetched(holder, found)
 
     def ask_for_last(self, incarnation: int) -> None:
         kept = self._all.copies.get(self.own, {}).get(incarnation, {})
-        self._all.keepers[self.own].take_last(incarnation, max(kept, default=0))
+        self._all.keepers[self.own].inbox.take_last(incarnation, max(kept, default=0))
 
     def meet(self, incarnation: int, address: str) -> None:
         """All know each other."""

@@ -43,7 +43,8 @@ async def test_a_damaged_record_is_had_from_another_holder(
     one, two = await cluster.meet("one", "two")
     keeper = cluster.hosts["two"].keeper
     assert keeper is not None
-    take_in, take_fetched = keeper.take_in, keeper.take_fetched
+    inbox = keeper.inbox
+    take_in, take_fetched = inbox.take_in, inbox.take_fetched
     damaged = [0, 0]
 
     def sent(kind: str, source: int, body: bytes) -> None:
@@ -57,8 +58,8 @@ async def test_a_damaged_record_is_had_from_another_holder(
     async with client(one, "ann") as ann:
         await ann.subscribe("a/#", qos=1)
     await until(lambda: lines(cluster, "one") == lines(cluster, "two"))
-    monkeypatch.setattr(keeper, "take_in", sent)
-    monkeypatch.setattr(keeper, "take_fetched", fetched)
+    monkeypatch.setattr(inbox, "take_in", sent)
+    monkeypatch.setattr(inbox, "take_fetched", fetched)
     async with client(one, "bob") as bob:
         for number in range(MESSAGES):
             await publish(bob, b"%d" % number)

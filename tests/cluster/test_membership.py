@@ -1,4 +1,4 @@
-"""Nodes that are members no more: forgotten while they are away, and refused when they come back."""
+"""Nodes that are members no more: forgotten while they are away, told so, and new when they come back."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from waiting import until
 
 from tidemq.broker import Broker
 from tidemq.cluster.members import SUSPECT_S
-from tidemq.cluster.membership import DROP_S, Membership
+from tidemq.cluster.membership import DROP_S, Membership, Patience, struck_word
 from tidemq.cluster.node import Node
-from tidemq.cluster.operations import Clear, Operation, Strike
+from tidemq.cluster.operations import Clear, Operation
 from tidemq.errors import ClusterError
 from tidemq.testing.ports import free_port
 
@@ -41,13 +41,13 @@ def written(node: Node, *operations: Operation) -> bytes:
     return record.encoded
 
 
-def membership_of(node: Node) -> tuple[Membership, NoLinks]:
+def membership_of(node: Node, patience: Patience | None = None) -> tuple[Membership, NoLinks]:
     links: Any = NoLinks()
 
     def write(operations: list[Operation]) -> None:
         written(node, *operations)
 
-    return Membership(node, links, write), links
+    return Membership(node, links, write, lambda _applied, _address: None, patience or Patience()), links
 
 
 def three_nodes() -> list[Node]:
@@ -99,10 +99,10 @@ def test_nobody_who_may_be_there_is_forgotten() -> None:
 
 
 def test_what_is_forgotten_stays_out_and_is_told_so() -> None:
-    one, two, three = three_nodes()
+    one, _, three = three_nodes()
     membership, _ = membership_of(one)
     membership.forget("n3", LATE_S, settled={3})
-    with pytest.raises(ClusterError, match="taken out of the cluster"):
+    with pytest.raises(ClusterError, match="no member of the cluster"):
         one.hear(three.beat(LATE_S, START_NS), LATE_S)
     assert not one.members.is_live(3, 0.0)
     assert membership.refuses(3)
@@ -111,12 +111,8 @@ def test_what_is_forgotten_stays_out_and_is_told_so() -> None:
         membership.forget("n3", LATE_S, settled={3})
     theirs, _ = membership_of(three)
     assert theirs.verdict == ""
-    theirs.hear_struck(1)
-    assert "this node, n3 (0000000000000003), was taken out of the cluster" in theirs.verdict
-    of_two, _ = membership_of(two)
-    written(two, Strike(1, "n1"))
-    of_two.hear_struck(1)  # each has forgotten the other: nobody ends
-    assert of_two.verdict == ""
+    theirs.hear_struck(1, struck_word(one), 0.0)
+    assert "this node, n3 (0000000000000003), is no member of the cluster any more" in theirs.verdict
 
 
 @pytest.fixture
@@ -153,9 +149,9 @@ async def test_a_node_that_is_gone_for_good_is_forgotten(cluster: Cluster) -> No
             return set(await states(of)) == {"one", "two"} and (await status(of))["log_records"] == 0
 
         await until(is_known, "it is no member, and logs are short", poll_s=0.1)
-    with pytest.raises(ClusterError, match="was taken out of the cluster"):
+    with pytest.raises(ClusterError, match="is no member of the cluster any more"):
         await cluster.start("three")
-    again = await cluster.start("three", data=cluster.hosts["one"]._config.data.parent / "empty")
+    again = await cluster.start("three")  # it begins anew
     await until(lambda: cluster.reached("three") == 2)
     async with client(again, "ann") as ann:
         assert (await anext(ann.messages)).payload == b"x"

@@ -1,7 +1,6 @@
 """A node that leaves: its sessions go to the others first, then nobody waits for it any more.
 
-What remains in its store is at the others, too. A node that has left and is started again begins as a new
-one, with nothing but where the others were.
+What remains in its store is at the others, too. Started again it begins anew (`rejoining.py`).
 """
 
 from __future__ import annotations
@@ -15,17 +14,14 @@ from tidemq.cluster.links import Links
 from tidemq.cluster.moves import TAKE, Moves
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import Operation, Strike
+from tidemq.cluster.rejoining import note_leaving
 from tidemq.cluster.sessions import sessions_of
-from tidemq.cluster.snapshots import REJOINS, UNFINISHED
-from tidemq.cluster.stored_tables import FAMILY, tuple_layout
 from tidemq.errors import ClusterError
-from tidemq.store import Store, Write
+from tidemq.store import Store
 
 UNDER_WAY_MAX = 256  # sessions that other nodes have been told to take
 AGAIN_S = 2.0  # until another node is told, where the first has not taken one
 LOOK_S = 0.5  # between two looks at all sessions
-
-NEW_REJOINS = REJOINS + b"n"  # the same row, when the node has become another one
 
 Phase = Literal["", "moving", "leaving", "left"]
 
@@ -79,7 +75,7 @@ class Draining:
         """The node's last word."""
         own = self._node.own
         addresses = [each.beat.address for each in self._node.members.known()]
-        self._store.write([(FAMILY, REJOINS, "\n".join(addresses).encode())], sync=True)
+        note_leaving(self._store, addresses)
         self._write([Strike(own.incarnation, own.name)])
         self.phase = "leaving"
 
@@ -123,20 +119,3 @@ class Draining:
     def _tell(self, client: str, others: list[int], now: float) -> None:
         self._told[client] = now
         self._links.send(others[next(self._turns) % len(others)], TAKE, client.encode())
-
-
-def has_left(store: Store) -> bool:
-    """Whether the node of this store has said that it leaves."""
-    own = int.from_bytes(store.get("meta", b"incarnation") or b"")
-    said = tuple_layout(store, b"k", ("Q", "", "text Q")).load(own, None)
-    return said is not None and said[1] == own
-
-
-def begin_anew(store: Store) -> None:
-    """The node will be another one, and takes over what is there as any new one. What is in the store is
-    removed as after a snapshot that was not ended.
-    """
-    gone: list[Write] = [(family, key, None) for family in ("log", "shared") for key, _ in store.scan(family)]
-    gone += [("meta", b"incarnation", None), (FAMILY, b"b", None), (FAMILY, b"c", None)]
-    gone += [(FAMILY, NEW_REJOINS, store.get(FAMILY, REJOINS) or b""), (FAMILY, REJOINS, None)]
-    store.write([*gone, (FAMILY, UNFINISHED, b"")], sync=True)

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import BEAT_S, MEMBERS_MAX, encode_heartbeat, parse_heartbeat
+from tidemq.cluster.membership import STRUCK, struck_word
 from tidemq.cluster.node import Node
 from tidemq.cluster.promises import Promises
 from tidemq.cluster.records import Record
@@ -22,7 +23,6 @@ from tidemq.errors import ClusterError, StoreError
 
 BEAT, RECORDS, APPLIED, FETCH = "beat", "records", "applied", "fetch"
 ASK, PIECE = "ask-snapshot", "snapshot"
-STRUCK = "struck"
 SENT_BYTES = 512 << 10  # of records in one message, and one record more
 RESEND_S = 1.0  # copies that nobody has confirmed
 
@@ -231,7 +231,7 @@ class Exchange:
         if struck is not None and struck[1] == source:
             return []  # it has left, and its last heartbeats are still on their way
         if struck is not None:
-            self._links.send(source, STRUCK, b"")  # it may not know
+            self._links.send(source, STRUCK, struck_word(self.node))  # it may not know
         self.node.hear(beat, self._now, self._late_s)
         self._hear_applied(source, _NUMBER.pack(beat.applied.get(self.node.incarnation, 0)))
         self._links.meet(beat.incarnation, beat.address)

@@ -21,6 +21,7 @@ from tidemq.cluster.exchange import BEAT
 from tidemq.cluster.heartbeats import Heartbeats
 from tidemq.cluster.identity import Identity
 from tidemq.cluster.keeping import ClusterKeeper
+from tidemq.cluster.membership import Patience
 from tidemq.cluster.neighbours import KINDS, Neighbours
 from tidemq.cluster.reunions import MEET_S
 from tidemq.cluster.transport.server import NatsServer, ServerSettings
@@ -94,6 +95,7 @@ class ClusterHost:
             skew_s_max=config.cluster_skew_s_max,
             suspect_s=config.cluster_suspect_s,
             split=config.cluster_split,
+            patience=Patience(config.cluster_absent_s, config.cluster_log_bytes_max),
         )
         self._access = access
         self.keeper = ClusterKeeper(store, access, identity=identity, links=self, **options)
@@ -349,7 +351,7 @@ class ClusterHost:
 
     def _take_last(self, incarnation: int, found: Future[tuple[int, int]]) -> None:
         if self.keeper is not None and found.exception() is None:
-            self.keeper.take_last(incarnation, found.result()[1])
+            self.keeper.inbox.take_last(incarnation, found.result()[1])
 
     def use_format(self, number: int) -> None:
         """As in `Links`."""
@@ -400,19 +402,19 @@ class ClusterHost:
             if self._neighbours is not None:
                 self._neighbours.take(kind, sender, body)
         elif self.keeper is not None:
-            self.keeper.take_in(kind, sender, body)
+            self.keeper.inbox.take_in(kind, sender, body)
 
     def on_connected(self, peer: int, address: str) -> None:
         """As in `Events`."""
         _log.info("node %016x is reached at %s", peer, address)
         if self.keeper is not None:
-            self.keeper.take_reached(peer, is_reached=True)
+            self.keeper.inbox.take_reached(peer, is_reached=True)
 
     def on_disconnected(self, peer: int) -> None:
         """As in `Events`."""
         _log.warning("node %016x is not reached any more", peer)
         if self.keeper is not None:
-            self.keeper.take_reached(peer, is_reached=False)
+            self.keeper.inbox.take_reached(peer, is_reached=False)
 
     def on_met(self, peer: int, address: str) -> None:
         """As in `Events`."""
@@ -425,17 +427,17 @@ class ClusterHost:
     def on_copied(self, to: int, number: int) -> None:
         """As in `Events`."""
         if self.keeper is not None:
-            self.keeper.take_copied(to, number)
+            self.keeper.inbox.take_copied(to, number)
 
     def on_copies_lost(self, to: int, first_needed: int) -> None:
         """As in `Events`."""
         if self.keeper is not None:
-            self.keeper.take_lost(to, first_needed)
+            self.keeper.inbox.take_lost(to, first_needed)
 
     def on_records(self, holder: int, incarnation: int, records: Sequence[bytes], problem: str) -> None:
         """As in `Events`."""
         if self.keeper is not None and records:
-            self.keeper.take_fetched(holder, records)
+            self.keeper.inbox.take_fetched(holder, records)
 
 
 def security_of(config: Config) -> Security:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidemq.cluster.members import SUSPECT_S
+from tidemq.cluster.membership import Patience
 from tidemq.cluster.minority import Split
 from tidemq.cluster.promises import Acks, Degraded
 
@@ -23,3 +24,4 @@ class Identity:
     skew_s_max: float = 5.0
     suspect_s: float = SUSPECT_S  # without a word of a node, or a copy of a record
     split: Split = "go_on"
+    patience: Patience = field(default_factory=Patience)

@@ -7,7 +7,6 @@ did is written between two pieces of work.
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 import time
 from collections import deque
@@ -21,13 +20,14 @@ from tidemq.broker.durability.queue_rows import ID
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
 from tidemq.cluster import operations as ops
 from tidemq.cluster.conversion import STREAM, Conversion, as_stamp
-from tidemq.cluster.draining import NEW_REJOINS, Draining, begin_anew, has_left
-from tidemq.cluster.exchange import BEAT, FETCH, RECORDS, STRUCK, Exchange
+from tidemq.cluster.draining import Draining
+from tidemq.cluster.exchange import BEAT, FETCH, RECORDS, Exchange
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.identity import Identity
+from tidemq.cluster.inbox import FETCHED, LAST, REACHED, Inbox
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import Heartbeat
-from tidemq.cluster.membership import Membership
+from tidemq.cluster.membership import STRUCK, Membership
 from tidemq.cluster.minority import Minority
 from tidemq.cluster.moves import KINDS, Moves
 from tidemq.cluster.node import Node
@@ -35,12 +35,14 @@ from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner
 from tidemq.cluster.promises import Promises
 from tidemq.cluster.records import Record, formats_read
 from tidemq.cluster.refusal import Refusal
+from tidemq.cluster.rejoining import NEW_REJOINS, Returning, begin_anew_if_due, note_struck_off
 from tidemq.cluster.shared_queues import SharedQueues
 from tidemq.cluster.snapshots import UNFINISHED, Giver, Taker, removal
 from tidemq.cluster.stored_rows import StoredRows
 from tidemq.cluster.stored_tables import FAMILY
 from tidemq.cluster.survey import Survey
 from tidemq.cluster.telling import Telling
+from tidemq.cluster.vectors import Vector
 from tidemq.cluster.verifying import Verifying
 from tidemq.errors import ClusterError, StoreError
 from tidemq.store import Store, Write
@@ -54,9 +56,6 @@ MOVING_S = 0.005  # instead of it while a session is awaited
 PAUSE_S = 0.001  # while as many batches are under way as may be
 IN_A_ROW_MAX = 256  # messages of other nodes between two pieces of work
 TOGETHER_MAX = 65_536  # rows of new messages in one batch
-CAME_MAX = 16_384  # messages of other nodes that wait
-FETCHED, LAST = "fetched", "last"  # what this node has asked for itself
-REACHED = "reached"
 
 _log = logging.getLogger("tidemq.cluster")
 
@@ -82,8 +81,7 @@ class ClusterKeeper(Keeper):
             raise ClusterError("a node of a cluster needs durability sync: what it has told others stays so")
         self._identity = identity
         self._links = links
-        self._came: deque[tuple[str, int, Any, float]] = deque()  # from any thread: kind, whose, body, when
-        self._copies: deque[tuple[bool, int, int]] = deque()  # likewise: whether there or lost, whose, number
+        self.inbox = Inbox(access.poke, self.counts)
         self._left_operations: list[Operation] = []  # of batches that failed, to go before the next
         self._answers: deque[_Owed] = deque()
         self._kept = 0  # the last record whose promises are kept
@@ -103,9 +101,7 @@ class ClusterKeeper(Keeper):
         """Begins the node. What the engine is to have it gets by `load_engine`, when this node has heard
         where its sessions are by now.
         """
-        if has_left(self._store):
-            begin_anew(self._store)
-        self.rejoins = (self._store.get(FAMILY, NEW_REJOINS) or b"").decode().split()
+        self.rejoins = begin_anew_if_due(self._store)
         self._open()
         self._giver = Giver(self._store, self._data)
         self.verifying = Verifying(self._store, self._links, self.ask)
@@ -170,7 +166,8 @@ class ClusterKeeper(Keeper):
         """Counters of all its parts."""
         node, moves = self.node, self.moves
         of_node = (self.exchange, self.conversion, node.incoming, node.applier)
-        return [self.counts, *(each.counts for each in (moves, moves.departures, self.shared, *of_node))]
+        parts = (moves, moves.departures, self.shared, self.membership, *of_node)
+        return [self.counts, *(each.counts for each in parts)]
 
     def _begin_node(self, incarnation: int, boot: int, nonce: int) -> None:
         """The node as its rows are now."""
@@ -188,7 +185,7 @@ class ClusterKeeper(Keeper):
         who = (identity.cluster, written, identity.name, incarnation, boot, nonce, identity.address)
         own = Heartbeat(*who, 0, 0, 0, {})
         self.node = Node(self.rows, own, clock, suspect_s=identity.suspect_s)
-        self.node.members.unread_since = lambda: self._came[0][3] if self._came else math.inf
+        self.node.members.unread_since = self.inbox.since
         self.node.members.reached = self._reached
         self.minority = Minority(self.node.members, identity.split)
         self.promises = Promises(identity.acks, identity.degraded, degraded_s=identity.suspect_s)
@@ -216,7 +213,10 @@ class ClusterKeeper(Keeper):
             self.moves.share,
             self.moves.is_arriving,
         )
-        self.membership = Membership(self.node, self._links, self._write)
+        self.membership = Membership(
+            self.node, self._links, self._write, self._note_struck_off, identity.patience
+        )
+        self._returning = Returning(self._store, self.rows, self.counts)
         self.draining = Draining(self.node, self.moves, self.exchange, self._links, self._store, self._write)
         self._kept = self.node.last
 
@@ -287,7 +287,7 @@ class ClusterKeeper(Keeper):
             self.times.step()
             self._hear_of_copies()
             self._settle()
-            if self._came:  # who has applied a record has a copy, and who is there is heard
+            if self.inbox:  # who has applied a record has a copy, and who is there is heard
                 self._try(self._go_on)
             time.sleep(PAUSE_S)
         wait_s = MOVING_S if self.moves.is_waiting or self._answers or self.draining.phase else TICK_S
@@ -322,9 +322,11 @@ class ClusterKeeper(Keeper):
         self.conversion.came.clear()
         self._tell()
 
-    def _write(self, operations: list[Operation]) -> None:
-        """A batch beside the engine's works, or what other nodes' records have changed."""
-        writes = self._record(operations)
+    def _write(self, operations: list[Operation], plain: Sequence[Write] = ()) -> None:
+        """A batch beside the engine's works, or what other nodes' records have changed. `plain`: rows that
+        are this node's alone.
+        """
+        writes = [*self._record(operations), *plain]
         if writes:
             self._store.write(writes, sync=True)
             self.rows.confirm()
@@ -404,58 +406,20 @@ class ClusterKeeper(Keeper):
 
     # --- other nodes -------------------------------------------------------------------------------
 
-    def take_in(self, kind: str, source: int, body: bytes) -> None:
-        """A message of another node; from any thread."""
-        self._take((kind, source, body))
-
-    def take_fetched(self, holder: int, records: Sequence[bytes]) -> None:
-        """Copies that were asked for; from any thread."""
-        self._take((FETCHED, holder, records))
-
-    def take_last(self, incarnation: int, number: int) -> None:
-        """This node's own server has copies up to this record; from any thread."""
-        self._take((LAST, incarnation, number))
-
-    def take_reached(self, incarnation: int, *, is_reached: bool) -> None:
-        """This node can send to another one, or no more; from any thread."""
-        self._take((REACHED, incarnation, is_reached))
-
-    def take_copied(self, to: int, number: int) -> None:
-        """Another node has copies up to this record; from any thread."""
-        self._copies.append((True, to, number))
-        self._access.poke()
-
-    def take_lost(self, to: int, first: int) -> None:
-        """Another node has no copies from this record on; from any thread."""
-        self._copies.append((False, to, first))
-        self._access.poke()
-
-    def _take(self, message: tuple[str, int, Any]) -> None:
-        # a heartbeat that is dropped might be the one that shows that its node is there
-        if len(self._came) >= (2 if message[0] in (BEAT, REACHED) else 1) * CAME_MAX:
-            self.counts["cluster_messages_unread"] += 1  # what matters is asked for again
-            return
-        self._came.append((*message, time.monotonic()))
-        self._access.poke()
-
     def _hear_of_copies(self) -> None:
-        while self._copies:
-            there, whose, number = self._copies.popleft()
+        for there, whose, number in self.inbox.copies():
             (self.exchange.copied if there else self.exchange.copies_lost)(whose, number)
 
     def _hear(self) -> None:
         """Takes what has come."""
-        for _ in range(min(len(self._came), IN_A_ROW_MAX)):
+        for _ in range(min(len(self.inbox), IN_A_ROW_MAX)):
             if self.rows.together >= TOGETHER_MAX:
                 return  # each scan looks through them
-            kind, source, body, came_at = self._came.popleft()
-            if kind == STRUCK:
-                self.membership.hear_struck(source)
-                continue
+            kind, source, body, came_at = self.inbox.next()
             if kind == REACHED:
                 (self._reached.add if body else self._reached.discard)(source)
                 continue
-            if kind not in (BEAT, FETCH) and self.membership.refuses(source):
+            if kind not in (BEAT, FETCH, STRUCK) and self.membership.refuses(source):
                 continue
             if self._taker is not None and kind in (FETCHED, RECORDS):
                 continue  # they are asked for again when all before them is here
@@ -464,13 +428,16 @@ class ClusterKeeper(Keeper):
                 self._applied += self.exchange.records_came(source, body)
             elif kind == LAST:
                 self.moves.orphans.hear_last(source, body)
-            elif kind not in KINDS:
+            elif kind not in (*KINDS, STRUCK):
                 self._applied += self.exchange.receive(
                     kind, source, body, came_at, time.monotonic() - came_at
                 )
-            elif self._serves:  # else they ask again
+            elif kind == STRUCK or self._serves:  # else they ask again
                 try:
-                    self.moves.hear(kind, source, body)
+                    if kind == STRUCK:
+                        self.membership.hear_struck(source, body, time.monotonic())
+                    else:
+                        self.moves.hear(kind, source, body)
                 except ClusterError as error:
                     self.exchange.refuse(source, error)
 
@@ -480,6 +447,18 @@ class ClusterKeeper(Keeper):
             self.telling.tell()
         elif not self._loaded:
             self.node.applier.forget_changes()  # it is not in memory yet
+
+    def _return_entries(self) -> None:
+        """Those that this node had before it was struck off."""
+        returned = self._returning.advance(self._write)
+        self.node.applier.added += returned  # the engine may have the session: it is told
+        if any(owner.kind == GROUP for owner, _ in returned):
+            self.shared.look_for_own()
+
+    def _note_struck_off(self, known: Vector, address: str) -> None:
+        """What is here that whoever has applied this lacks is put aside when the node starts again."""
+        others = [each.beat.address for each in self.node.members.known()]
+        note_struck_off(self._store, [address, *others], known)
 
     def _take_snapshot(self, now: float) -> None:
         """Where this node is new, and records that it lacks are gone."""
@@ -521,6 +500,8 @@ class ClusterKeeper(Keeper):
         self.membership.advance(now)
         if self._loaded and self._taker is None:
             self._follow_format(now)
+        if self._serves and self.draining.is_member and not self.minority.pauses:
+            self.membership.strike_off(self.moves.orphans.settled, now)
         self.draining.advance(now)
         if self.membership.verdict:
             self._end_with(self.membership.verdict)
@@ -585,6 +566,7 @@ class ClusterKeeper(Keeper):
             self._write([])
             self._tell_engine()
             if self._serves and self.draining.is_member:
+                self._return_entries()
                 self.moves.advance(now, pauses=self.minority.pauses)
                 self.shared.advance(self.moves.orphans.mine, now)
             self._giver.tend(now)
@@ -594,6 +576,6 @@ class ClusterKeeper(Keeper):
             self.rows.discard()
             self._report("what other nodes did cannot be stored", error)
             time.sleep(RETRY_S)
-        if self._came:
+        if self.inbox:
             self._access.poke()
         self._settle()

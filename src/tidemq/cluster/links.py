@@ -46,7 +46,7 @@ class Links(Protocol):
 
     def ask_for_last(self, incarnation: int) -> None:
         """Asks this node's own server for the last record of another node that it has a copy of, which that
-        node may have counted on, although this one has never heard of it. `ClusterKeeper.take_last` is told.
+        node may have counted on, although this one has never heard of it. `Inbox.take_last` is told.
         """
 
     def use_format(self, number: int) -> None:

@@ -18,8 +18,8 @@ BEAT_S = 0.3
 SUSPECT_S = 1.5  # without a heartbeat
 MEMBERS_MAX = 16
 STRUCK_TEXT = (
-    "was taken out of the cluster (tidemq cluster forget, or drain): it can join again with an empty data"
-    " directory"
+    "is no member of the cluster any more (forgotten, drained, or absent for too long); started again, it"
+    " begins anew"
 )
 
 

@@ -1,9 +1,10 @@
 """What waits for a shared group, and is served by nobody: given to the group again, on the keeper's thread.
 
 A message that waits is served by the node that queued it. Where that is dead, the next in the ring gives its
-messages to the group's members, wherever they are; so does a node whose own members are away while others
-have some online. Who takes one adds it under a new id, and when that is kept it is removed where it waited. A
-node that dies in between gives it twice: to a shared group, across a death, messages come at least once.
+messages to the group's members, wherever they are. So does a node whose own members are away while others
+have some online, or one that came back with messages of its own (`rejoining.py`). Who takes one adds it
+under a new id, and when that is kept it is removed where it waited. A node that dies in between gives it
+twice: to a shared group, across a death, messages come at least once.
 
 What nobody takes waits while anybody is subscribed, whose session is stored, on whatever node, there or not
 (`group_members.py`). Else the group has ended, and what waits ends with it.
@@ -65,6 +66,7 @@ class SharedQueues:
         self._rest_until: dict[tuple[int, int], float] = {}  # and when they are looked at again
         self._found: set[tuple[int, int]] = set()  # of which something was, since they were begun
         self._let_go: dict[int, Owner] = {}  # own queues that the engine does not serve
+        self._has_own_apart = True  # this node's own, in queues that the engine does not know; or may have
         self._members = GroupMembers(rows, store, node.clock)
         self.counts: Counter[str] = Counter()
 
@@ -75,9 +77,15 @@ class SharedQueues:
             self._conversion.forget(number)
             self._let_go[number] = owner
 
+    def look_for_own(self) -> None:
+        """This node has added some that the engine was not told of."""
+        self._has_own_apart = True
+        self._rest_until.pop((self._node.incarnation, 0), None)
+
     def advance(self, orphans: list[int], now: float) -> None:
         """Gives some. `orphans`: dead nodes whose next in the ring this node is."""
-        wanted = {(each, 0): None for each in orphans} | {(0, number): None for number in self._let_go}
+        nodes = [*orphans, *([self._node.incarnation] if self._has_own_apart else [])]
+        wanted = {(each, 0): None for each in nodes} | {(0, number): None for number in self._let_go}
         for key in [key for key in self._queues if key not in wanted]:
             del self._queues[key]
         self._rest_until = {key: until for key, until in self._rest_until.items() if key in wanted}
@@ -88,9 +96,9 @@ class SharedQueues:
                 self._give_of(key, now)
 
     def _give_of(self, key: tuple[int, int], now: float) -> None:
-        dead, number = key
+        incarnation, number = key
         if key not in self._queues:
-            self._queues[key] = self._of_node(dead) if dead else self._of_queue(number)
+            self._queues[key] = self._of_node(incarnation) if incarnation else self._of_queue(number)
         looked = 0
         ended: list[Operation] = []
         for each in itertools.islice(self._queues[key], LOOKED_AT_ONCE):
@@ -110,15 +118,26 @@ class SharedQueues:
             empty = key not in self._found
             self._rest_until[key] = now + (EMPTY_S if empty else AGAIN_S)
             self._found.discard(key)
+            if incarnation == self._node.incarnation and empty:
+                self._has_own_apart = False
             if number and empty:
                 del self._let_go[number]
                 self._store.write([("shared", struct.pack(">Q", number), None)], sync=False)
 
-    def _of_node(self, dead: int) -> Waiting:
-        """What a node has queued, in the order of ids within each group."""
+    def _of_node(self, incarnation: int) -> Waiting:
+        """What a dead node has queued, or this one apart from the engine, in the order of ids within each
+        group.
+        """
+        is_own = incarnation == self._node.incarnation
         for owner in self._rows.groups():
             for message_id, entry in self._rows.waiting(owner):
-                yield (owner, message_id) if entry.adds[0].dot.incarnation == dead else None
+                is_its = entry.adds[0].dot.incarnation == incarnation
+                served = is_its and is_own and self._is_served(self._rows.queue_of(owner, message_id))
+                yield (owner, message_id) if is_its and not served else None
+
+    def _is_served(self, number: int) -> bool:
+        """Whether the engine serves a queue of this node, or it is among those that it does not."""
+        return number in self._let_go or self._conversion.owner(number) is not None
 
     def _of_queue(self, number: int) -> Waiting:
         owner = self._let_go[number]

@@ -26,7 +26,10 @@ PIECE_BYTES = 256 << 10
 IDLE_S = 60.0  # after which a copy that nobody asks for goes
 AGAIN_S = 3.0  # without an answer
 REJOINS = b"j"  # in the family `cluster`, of a node that has left: where the others were, a line each
-UNFINISHED = b"w"  # in the family `cluster`: a snapshot has begun and not ended
+UNFINISHED = b"w"  # likewise: a snapshot has begun and not ended
+# likewise: somebody says that this node is no member; what that one has applied, and addresses
+STRUCK_OFF = b"y"
+ASIDE = b"v"  # likewise: entries of queues that a node had before it began anew, and nobody else
 
 FAMILIES = (
     "payload",
@@ -44,6 +47,8 @@ _OWN = (
     b"c",
     REJOINS,
     UNFINISHED,
+    STRUCK_OFF,
+    ASIDE,
 )  # letters of rows of the family `cluster` that concern one node alone
 
 

@@ -46,6 +46,10 @@ class Stability:
                 self._known[member] = known
                 del self._said[member]
 
+    def waits_for(self, member: int) -> bool:
+        """Whether a member is not known to have the first record of this node's log."""
+        return self._known.get(member, {}).get(self._own, 0) < self.first
+
     def stable(self, members: Iterable[int], unanswered: Iterable[Vector]) -> dict[int, int]:
         """The last stable record of each node; `unanswered` as in `Node`."""
         known = (self._known.get(each, {}) for each in members if each != self._own)

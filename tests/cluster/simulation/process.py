@@ -118,7 +118,7 @@ class Hosts(World):
     def _tell(self, link: tuple[int, int], *, is_reached: bool) -> None:
         source, target = (self.machines[each].broker for each in link)
         if source is not None and target is not None:
-            source.keeper.take_reached(target.own, is_reached=is_reached)
+            source.keeper.inbox.take_reached(target.own, is_reached=is_reached)
 
     def wall_ns(self, index: int) -> int:
         """The wall clock of a machine."""
@@ -376,7 +376,7 @@ class Process:
         elif kind in KINDS:
             self.neighbours.take(kind, source, body)
         else:
-            self.keeper.take_in(kind, source, body)
+            self.keeper.inbox.take_in(kind, source, body)
 
     def copy(self, to: int, records: Sequence[tuple[int, bytes]]) -> None:
         self.send(to, "copies", list(records))
@@ -390,10 +390,10 @@ class Process:
             self.send(source, "copied", max(kept))
 
     def _on_copied(self, source: int, number: int) -> None:
-        self.keeper.take_copied(source, number)
+        self.keeper.inbox.take_copied(source, number)
 
     def _on_lost(self, source: int, number: int) -> None:
-        self.keeper.take_lost(source, number)
+        self.keeper.inbox.take_lost(source, number)
 
     def trim(self, number: int) -> None:
         for host in self.world.machines:
@@ -417,10 +417,10 @@ class Process:
             self.send(source, "found", found)
 
     def _on_found(self, source: int, records: list[bytes]) -> None:
-        self.keeper.take_fetched(source, records)
+        self.keeper.inbox.take_fetched(source, records)
 
     def ask_for_last(self, incarnation: int) -> None:
-        self.keeper.take_last(incarnation, max(self.host.copies.get(incarnation, {}), default=0))
+        self.keeper.inbox.take_last(incarnation, max(self.host.copies.get(incarnation, {}), default=0))
 
     def meet(self, incarnation: int, address: str) -> None:
         """All know where the others are."""

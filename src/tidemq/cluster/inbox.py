@@ -1,0 +1,78 @@
+"""What has come from other nodes, and from this node's own `nats-server`, and waits for the keeper."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tidemq.cluster.exchange import BEAT
+
+CAME_MAX = 16_384  # messages of other nodes that wait
+FETCHED, LAST = "fetched", "last"  # what this node has asked for itself
+REACHED = "reached"
+
+
+class Inbox:
+    """`take_…` are for any thread and poke the keeper, all else is for its thread. `counts`:
+    `cluster_messages_unread`, for which there was no place.
+    """
+
+    def __init__(self, poke: Callable[[], object], counts: Counter[str]) -> None:
+        self._poke = poke
+        self._counts = counts
+        self._came: deque[tuple[str, int, Any, float]] = deque()  # kind, whose, body, when
+        self._copies: deque[tuple[bool, int, int]] = deque()  # whether there or lost, whose, number
+
+    def take_in(self, kind: str, source: int, body: bytes) -> None:
+        """A message of another node."""
+        self._take((kind, source, body))
+
+    def take_fetched(self, holder: int, records: Sequence[bytes]) -> None:
+        """Copies that were asked for."""
+        self._take((FETCHED, holder, records))
+
+    def take_last(self, incarnation: int, number: int) -> None:
+        """This node's own server has copies up to this record."""
+        self._take((LAST, incarnation, number))
+
+    def take_reached(self, incarnation: int, *, is_reached: bool) -> None:
+        """This node can send to another one, or no more."""
+        self._take((REACHED, incarnation, is_reached))
+
+    def take_copied(self, to: int, number: int) -> None:
+        """Another node has copies up to this record."""
+        self._copies.append((True, to, number))
+        self._poke()
+
+    def take_lost(self, to: int, first: int) -> None:
+        """Another node has no copies from this record on."""
+        self._copies.append((False, to, first))
+        self._poke()
+
+    def _take(self, message: tuple[str, int, Any]) -> None:
+        # a heartbeat that is dropped might be the one that shows that its node is there
+        if len(self._came) >= (2 if message[0] in (BEAT, REACHED) else 1) * CAME_MAX:
+            self._counts["cluster_messages_unread"] += 1  # what matters is asked for again
+            return
+        self._came.append((*message, time.monotonic()))
+        self._poke()
+
+    def __len__(self) -> int:
+        """How many messages wait."""
+        return len(self._came)
+
+    def since(self) -> float:
+        """When the oldest that waits has come, of the monotonic clock; infinite: there is none."""
+        return self._came[0][3] if self._came else math.inf
+
+    def next(self) -> tuple[str, int, Any, float]:
+        """The oldest: kind, whose, body, and when it came. There must be one."""
+        return self._came.popleft()
+
+    def copies(self) -> Iterator[tuple[bool, int, int]]:
+        """What was said of copies: are they there, at whom, and up to (or, lost: from) which record."""
+        while self._copies:
+            yield self._copies.popleft()
