@@ -16,6 +16,7 @@ from waiting import WAIT_S, happens
 
 SPLITS = ("split", "split-kill", "one-way", "flap")  # longer than nodes take each other for there
 FAULTS = ("kill", "death", "nats", "copies", "cut", "silence", "strand", "restart", "rolling", "clock")
+IN_SPLITS = (*SPLITS, *SPLITS, "kill", "death", "restart", "silence", "copies")
 CLOCK_OFF_S = 2.0  # at most: of two nodes twice that, less than `cluster_skew_s_max`
 
 

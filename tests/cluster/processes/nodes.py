@@ -40,6 +40,7 @@ class Node:
         self.clients = Link(lambda: self.server.port)
         self.peers = Link(lambda: self._nats_port, name_of_node)
         self.clock: Clock | None = None  # where it can be set
+        self.admin_port = free_port()
 
     def settle_in(self, password: Path, join: list[str], settings: dict[str, object]) -> None:
         """When the links of all have started."""
@@ -51,6 +52,7 @@ class Node:
             "cluster_address": self.address,
             "cluster_join": join,
             "cluster_password_file": str(password),
+            "admin_port": self.admin_port,
             **settings,
         }
 

@@ -12,7 +12,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cluster.processes.chaos import FAULTS, Chaos
+from cluster.processes.agreement import PATIENT, compare, look_for_tombstones, wait_for_moves
+from cluster.processes.chaos import FAULTS, IN_SPLITS, SPLITS, Chaos
 from cluster.processes.gaps import excuse
 from cluster.processes.guests import GUESTS, Guest, Host
 from cluster.processes.nodes import Nodes, Route
@@ -39,12 +40,16 @@ class Choice:
     seed: int
     nodes: int = 0
     faults: tuple[str, ...] = ()  # in this order
+    splits: bool = False  # faults that are drawn begin with a split, and have more of them
     suspect_s: float = 4.0  # without a word of a node, which may just be slow
 
     def resolved(self) -> Choice:
         """With all that the seed decides."""
         choose = random_of(self.seed, "settings")
-        faults = tuple(choose.choice(FAULTS) for _ in range(choose.randint(*ACTS)))
+        kinds = IN_SPLITS if self.splits else FAULTS
+        faults = tuple(choose.choice(kinds) for _ in range(choose.randint(*ACTS)))
+        if self.splits:
+            faults = choose.choice(SPLITS), *faults[1:]
         return replace(self, nodes=self.nodes or choose.choice((3, 3, 4)), faults=self.faults or faults)
 
     def names(self) -> tuple[str, ...]:
@@ -122,7 +127,12 @@ class ClusterRun:
             self.clients.end()
             for guest in guests:
                 await guest.end()
+        await compare(self.server, self.history)
+        patient = self.choose.random() < PATIENT
+        if patient:
+            await wait_for_moves(self.choice.suspect_s)
         await self.server.stop()
+        look_for_tombstones(self.server.all[0], self.history, patient=patient)
         await self.server.close_links()
         for host in self.hosts:
             await host.door.close()
