@@ -10,6 +10,7 @@ from typing import Any
 from waiting import until
 
 from tidemq.broker.clustering import ClusterFigures, VerifyFigures
+from tidemq.broker.plugins.forks import OnForks
 from tidemq.cluster.identity import Identity
 from tidemq.cluster.keeping import ClusterKeeper
 from tidemq.engine import Engine, StoreAccess
@@ -142,6 +143,10 @@ class LocalCluster:
         self._access = access
         self.keeper = ClusterKeeper(store, access, identity=self._identity, links=self._links, **options)
         return self.keeper
+
+    def report_forks(self, report: OnForks) -> None:
+        assert self.keeper is not None
+        self.keeper.on_forks = report
 
     async def begin(self, _engine: Engine) -> None:
         assert self.keeper is not None

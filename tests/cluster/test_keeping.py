@@ -39,12 +39,13 @@ class Nodes:
         self.brokers: dict[str, Broker] = {}
         self.keepers: dict[str, ClusterKeeper] = {}
         self.stores: dict[str, RocksDBStore] = {}
+        self.plugins: dict[str, list[object]] = {}
 
     async def start(self, name: str, **identity: Any) -> Broker:
         cluster = LocalCluster(name, self.links, **identity)
         store = self.stores[name] = RocksDBStore(self._folder / name)
         config = Config(port=0, host="127.0.0.1", reactors=2, data=self._folder / name)
-        broker = Broker(config, store=store, cluster=cluster)
+        broker = Broker(config, store=store, cluster=cluster, plugins=self.plugins.get(name, ()))
         await self._stack.enter_async_context(broker)
         self.brokers[name] = broker
         assert cluster.keeper is not None

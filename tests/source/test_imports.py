@@ -72,7 +72,7 @@ ROOMS = {
         "replays": "fault_log providers replay_pieces stream_filters",
         "listeners": "host",
         "durability": "completion providers",
-        "clustering": "durability",
+        "clustering": "durability plugins",
         "access": "acl_rules fault_log hooks host providers replay_pieces replays stream_filters",
         "authenticators": "access acl_rules circuit_breaker host providers",
         "monitoring": "clustering durability",

@@ -11,8 +11,8 @@ import pytest
 from unit.conftest import BrokerOnFake
 from waiting import until
 
-from tidemq import Decision, HeldMessage, Plugin, Properties, Route, hookimpl
-from tidemq.broker.plugins.batches import REPORTS_MAX
+from tidemq import Decision, HeldMessage, Plugin, Properties, Route, SessionForked, hookimpl
+from tidemq.broker.plugins.batches import FORKS_MAX, REPORTS_MAX
 from tidemq.config import Config, PluginConfig, load_config
 from tidemq.engine.door.events import Acknowledged
 from tidemq.errors import ConfigError, TideMQError, UsageError
@@ -316,6 +316,74 @@ async def test_acknowledgements_come_in_batches_and_what_is_too_much_is_dropped(
         await until(lambda: broker.counters().get("plugin_acknowledgements_dropped") == 7)
         release.set()
         await until(lambda: sum(map(len, plugin.heard)) == REPORTS_MAX + 2)
+
+
+class HearsOfForks:
+    def __init__(self, hold: asyncio.Event) -> None:
+        self.batches: list[list[SessionForked]] = []
+        self._hold = hold
+
+    @hookimpl
+    async def session_forked(self, sessions: list[SessionForked]) -> None:
+        self.batches.append(sessions)
+        await self._hold.wait()
+
+
+def forks(count: int) -> list[SessionForked]:
+    return [SessionForked(f"c{each}", "one", "1" * 16, is_here=True) for each in range(count)]
+
+
+async def test_forked_sessions_come_in_batches_and_what_is_too_much_is_dropped(
+    broker_on_fake: type[BrokerOnFake],
+) -> None:
+    """From a thread that waits for nobody; fifty thousand at once are all told."""
+    release = asyncio.Event()
+    slow = Plugin(HearsOfForks(release), timeout_s=60.0, batch_max=20_000)
+    quick: list[SessionForked] = []
+    listens = plain_hook("session_forked", quick.extend)
+    async with broker_on_fake(QUIET, plugins=[slow, listens]) as broker:
+        tell = broker._plugins.forks()
+        await asyncio.to_thread(tell, forks(50_000))
+        await until(lambda: len(quick) == 50_000, "the other one need not wait")
+        [first] = slow.implementation.batches  # type: ignore[attr-defined]
+        assert first == forks(20_000)
+        await asyncio.to_thread(tell, forks(FORKS_MAX))
+        await until(lambda: broker.counters().get("plugin_forks_dropped") == 30_000)
+        release.set()
+        batches = slow.implementation.batches  # type: ignore[attr-defined]
+        await until(lambda: sum(map(len, batches)) == 20_000 + FORKS_MAX, "all the others come")
+        assert max(map(len, batches)) == 20_000
+
+
+async def test_who_fails_to_hear_of_forks_is_left_alone_for_a_while(
+    broker_on_fake: type[BrokerOnFake],
+) -> None:
+    """Late, then by an exception; the next batch is not even tried."""
+    calls: list[int] = []
+
+    async def fail(sessions: list[SessionForked]) -> None:
+        calls.append(len(sessions))
+        if len(calls) == 1:
+            await asyncio.sleep(60)
+        raise RuntimeError
+
+    plugin = Plugin(plain_hook("session_forked", fail), timeout_s=0.05, failures_max=2, open_s=60.0)
+    async with broker_on_fake(QUIET, plugins=[plugin]) as broker:
+        for dropped in (3, 6, 9):
+            broker._plugins.forks()(forks(3))
+            await until(lambda: broker.counters().get("plugin_forks_dropped") == dropped)  # noqa: B023
+        assert calls == [3, 3]
+        assert broker.counters()["plugin_circuit_opened"] == 1
+
+
+def plain_hook(name: str, act: Callable[[Any], Any]) -> object:
+    """A plugin with one hook, which does this."""
+
+    def method(self: object, sessions: Any) -> Any:
+        return act(sessions)
+
+    method.__name__ = name
+    return type("Bare", (), {name: hookimpl(method)})()
 
 
 async def test_a_tick_comes_again_and_again_and_its_messages_are_published(

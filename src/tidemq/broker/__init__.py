@@ -3,6 +3,7 @@
 from tidemq.broker.acl_rules import AclRule
 from tidemq.broker.broker import Broker
 from tidemq.broker.hooks import hookimpl
+from tidemq.broker.plugins.forks import SessionForked
 from tidemq.broker.plugins.messages import Decision, Route
 from tidemq.broker.plugins.plugin import Plugin
 from tidemq.broker.program_subscription import Message, Subscription
@@ -42,6 +43,7 @@ __all__ = [
     "Message",
     "Plugin",
     "Route",
+    "SessionForked",
     "SubscribeRequest",
     "Subscription",
     "Verdict",

@@ -260,6 +260,7 @@ class Broker:
             raise refused("configuration", "store", "a cluster needs a store on disk", ["rocksdb", "sqlite"])
         self._keeper.start()
         decisions.find_sessions(cluster.find_session, cluster.session_ready)
+        cluster.report_forks(self._plugins.forks())
         await cluster.begin(engine)
 
     async def _start_bridges(self, door: BridgeDoor) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from tidemq.broker.durability.keeper import Keeper
+    from tidemq.broker.plugins.forks import OnForks
     from tidemq.engine import Engine, StoreAccess
     from tidemq.engine.door.events import SessionRequest
     from tidemq.store import Store
@@ -118,6 +119,9 @@ class Clustering(Protocol):
 
     def make_keeper(self, store: Store, access: StoreAccess, **options: Any) -> Keeper:
         """In the place of `Keeper`."""
+
+    def report_forks(self, report: OnForks) -> None:
+        """`report` is called of forked sessions, on any thread. To be called before `begin`."""
 
     async def begin(self, engine: Engine) -> None:
         """The keeper runs, the engine has not started. Returns when it has what is at home here."""

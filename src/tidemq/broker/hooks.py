@@ -18,6 +18,7 @@ import pluggy
 from tidemq.broker.completion import is_wanted
 from tidemq.broker.fault_log import Lines
 from tidemq.broker.plugins.calling import Hook
+from tidemq.broker.plugins.forks import SessionForked
 from tidemq.broker.plugins.messages import Decision, Route
 from tidemq.broker.plugins.plugin import Plugin
 from tidemq.broker.providers import Access
@@ -68,6 +69,10 @@ class HookSpecs:
 
         A slow `connect` of the same client may still be running.
         """
+
+    @hookspec
+    def session_forked(self, sessions: list[SessionForked]) -> Awaitable[None] | None:
+        """Both sides of a split cluster have had these sessions; of each one side's goes on."""
 
     @hookspec
     def tick(self) -> Awaitable[Sequence[Route] | None] | Sequence[Route] | None:

@@ -8,10 +8,12 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tidemq.broker.hooks import Hooks
 from tidemq.broker.plugins.batches import Batches
+from tidemq.broker.plugins.forks import OnForks, SessionForked
 from tidemq.broker.plugins.messages import Route
 from tidemq.broker.plugins.plugin import Plugin
 from tidemq.broker.providers import Reloadable, close_provider, counts_of, find_provider
@@ -127,6 +129,20 @@ class OwnPlugins:
         """A message that a client has acknowledged."""
         assert self._batches is not None
         self._batches.on_acknowledged(event)
+
+    def forks(self) -> OnForks:
+        """What tells them of forked sessions, on any thread."""
+        loop = asyncio.get_running_loop()
+
+        def tell(sessions: list[SessionForked]) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                loop.call_soon_threadsafe(self._on_forks, sessions)
+
+        return tell
+
+    def _on_forks(self, sessions: list[SessionForked]) -> None:
+        assert self._batches is not None
+        self._batches.on_forks(sessions)
 
     def _make(self, config: Config, known: Sequence[Plugin], new: list[Plugin]) -> list[Plugin]:
         """The plugins that it names: those that are known with the same settings, or new ones, which are

@@ -27,6 +27,8 @@ from tidemq.cluster.records import Record, read_run
 from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Session, Subscription
 from tidemq.cluster.vectors import Dot, Vector, has_seen
 
+FORKS_MAX = 100_000  # that are remembered; an older one that brings more rows is counted again
+
 
 class Applier:
     """Applies records to rows. `counts`: what was met, by name. `home`: clients of whose entries the caller
@@ -41,10 +43,12 @@ class Applier:
         self.removed: list[tuple[Owner, Stamp, Entry]] = []  # and that went
         self.retained: list[str] = []  # topics
         self.sessions: list[str] = []  # clients whose sessions were put or ended
-        self.forked: list[str] = []  # clients whose sessions another node has had, too
+        self.forked: list[str] = []  # clients whose sessions another node has had, too, and go on as here
+        self.forks: list[str] = []  # clients whose sessions two nodes have had, whichever goes on
         self.subscriptions: list[tuple[str, str]] = []  # of whom, to which filters
         self._messages: dict[Stamp, bytes] = {}
         self._runs: list[ops.Run] = []  # of this record, whose messages are not among these
+        self._forks: dict[str, Dot] = {}  # by client: what went on, of forks that were counted
         self._own = False
         self._dot = Dot(0, 0)
         self._seen: Vector = {}
@@ -70,13 +74,14 @@ class Applier:
     def forget_changes(self) -> None:
         """The caller has taken what came and went."""
         self.added, self.removed, self.retained, self.sessions = [], [], [], []
-        self.subscriptions, self.forked = [], []
+        self.subscriptions, self.forked, self.forks = [], [], []
 
     def apply(self, record: Record, *, own: bool = False) -> None:
         """All of it: the next of its node, whose `check_payloads` has passed, and whose vector is applied.
         `own`: it is of this node, which knows of all that it does, and is told of nothing.
         """
-        told = self.added, self.removed, self.retained, self.sessions, self.subscriptions, self.forked
+        told = self.added, self.removed, self.retained, self.sessions, self.subscriptions
+        forks = self.forked, self.forks
         if own:
             self.forget_changes()
         self._dot, self._seen, self._own = record.dot, record.seen, own
@@ -86,7 +91,8 @@ class Applier:
             self._acts[type(operation)](operation)
         self._rows.applied.put(record.dot.incarnation, None, (record.dot.number, record.digest))
         if own:
-            self.added, self.removed, self.retained, self.sessions, self.subscriptions, self.forked = told
+            self.added, self.removed, self.retained, self.sessions, self.subscriptions = told
+            self.forked, self.forks = forks
 
     # --- queues ------------------------------------------------------------------------------------
 
@@ -196,6 +202,8 @@ class Applier:
         self.sessions.append(op.client)
         known = rows.sessions.get(op.client, None)
         is_new = known is None or known.row.epoch != op.epoch
+        if known is not None and is_new and not has_seen(self._seen, known.dot):
+            self._note_fork(op, known)
         if op.begins and is_new and self._has_rows(op.client):
             # what this record has of the session comes behind this: it may hide records before this one alone
             before_this = {**self._seen, self._dot.incarnation: self._dot.number - 1}
@@ -205,11 +213,8 @@ class Applier:
             return
         before = rows.sessions.get(op.client, None)
         if before is not None and before.row.epoch > op.epoch:
-            self.counts["session_forked"] += 1
             self.forked.append(op.client)
             return
-        if before is not None and not has_seen(self._seen, before.dot):
-            self.counts["session_forked"] += 1
         row = replace(op, flights=())
         if before is None or before.row.epoch != op.epoch:
             self._set_flights(op)
@@ -218,6 +223,21 @@ class Applier:
             last = max(same.next_sequence, op.next_sequence)
             row = replace(row, begins=same.begins, next_sequence=last, received=same.received)
         rows.sessions.put(op.client, None, Session(row, self._dot))
+
+    def _note_fork(self, op: ops.PutSession, known: Session) -> None:
+        """A node had not heard of the session as it is known here. It is counted once, however many rows each
+        side brings: who has not heard of what went on then is still on the other side of that fork.
+        """
+        counted = self._forks.get(op.client)
+        is_new, wins = counted is None or has_seen(self._seen, counted), op.epoch > known.row.epoch
+        if is_new:
+            self.counts["cluster_sessions_forked"] += 1
+            self._forks.pop(op.client, None)
+            self._forks[op.client] = self._dot if wins else known.dot
+            if len(self._forks) > FORKS_MAX:
+                del self._forks[next(iter(self._forks))]
+        if is_new or wins:  # else what was told still holds
+            self.forks.append(op.client)
 
     def _is_ended(self, op: ops.PutSession) -> bool:
         """Whether a later end did not know of this CONNECT. Earlier ends are void: the session went on."""

@@ -25,6 +25,7 @@ CLUSTER_COUNTERS = (
     "cluster_records_held",
     "cluster_rows_without_owner",
     "cluster_sessions_asked",
+    "cluster_sessions_forked",
     "cluster_sessions_handed_over",
     "cluster_sessions_taken",
     "cluster_sessions_taken_over",

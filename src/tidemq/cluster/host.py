@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemq.broker.clustering import ClusterFigures, DrainFigures, VerifyFigures
+from tidemq.broker.plugins.forks import OnForks
 from tidemq.cluster.connections import copies_of, unreached
 from tidemq.cluster.counters import CLUSTER_COUNTERS
 from tidemq.cluster.exchange import BEAT
@@ -100,6 +101,11 @@ class ClusterHost:
         self._access = access
         self.keeper = ClusterKeeper(store, access, identity=identity, links=self, **options)
         return self.keeper
+
+    def report_forks(self, report: OnForks) -> None:
+        """As in `Clustering`."""
+        assert self.keeper is not None
+        self.keeper.on_forks = report
 
     async def begin(self, engine: Engine) -> None:
         """Meets the others, and catches up with them."""

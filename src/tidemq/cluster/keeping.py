@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemq.broker.durability.keeper import RETRY_S, Keeper
 from tidemq.broker.durability.queue_rows import ID
+from tidemq.broker.plugins.forks import OnForks
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
 from tidemq.cluster import operations as ops
 from tidemq.cluster.conversion import STREAM, Conversion, as_stamp
@@ -94,6 +95,7 @@ class ClusterKeeper(Keeper):
         self._reached: set[int] = set()  # nodes to which this one can send
         self._loaded = self._serves = False  # the engine has what is at home here; and has started
         self.survey = Survey(identity.cluster)
+        self.on_forks: OnForks = lambda _: None  # called on the keeper's thread
 
     # --- start -------------------------------------------------------------------------------------
 
@@ -204,14 +206,7 @@ class ClusterKeeper(Keeper):
             self.node, self.rows, self.conversion, self._store, self._access, self._write
         )
         self.telling = Telling(
-            self._store,
-            self.rows,
-            self._access,
-            self.node.applier,
-            self.conversion,
-            self.moves.departures.moved,
-            self.moves.share,
-            self.moves.is_arriving,
+            self._store, self._access, self.node, self.conversion, self.moves, lambda it: self.on_forks(it)
         )
         self.membership = Membership(
             self.node, self._links, self._write, self._note_struck_off, identity.patience
@@ -446,7 +441,7 @@ class ClusterKeeper(Keeper):
         if self._serves:
             self.telling.tell()
         elif not self._loaded:
-            self.node.applier.forget_changes()  # it is not in memory yet
+            self.telling.forget()  # it is not in memory yet
 
     def _return_entries(self) -> None:
         """Those that this node had before it was struck off."""

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidemq.broker.durability.queue_rows import IDLE
-from tidemq.cluster.applying import Applier
+from tidemq.broker.plugins.forks import SessionForked
 from tidemq.cluster.conversion import Conversion
+from tidemq.cluster.moves import Moves
+from tidemq.cluster.node import Node
 from tidemq.cluster.operations import SESSION, Owner, Stamp
-from tidemq.cluster.rows import Entry, Rows
+from tidemq.cluster.rows import Entry
 from tidemq.cluster.stored_rows import id_bytes
 from tidemq.store import Store
 
@@ -26,30 +28,27 @@ Removed = list[tuple[Owner, Stamp, Entry]]
 
 
 class Telling:
-    """`moved` is called for sessions whose rows have changed, `forked` for those that another node has had,
-    too, and that go on as this one knew them. `is_arriving`: whether the engine is about to
-    have a session: then it is told when it has it.
+    """Tells the engine, and `moves` of sessions whose rows have changed. What the engine is about to have it
+    is told when it has it. `report` is called with sessions that were forked.
     """
 
     def __init__(
         self,
         store: Store,
-        rows: Rows,
         access: StoreAccess,
-        applier: Applier,
+        node: Node,
         conversion: Conversion,
-        moved: Callable[[str], None],
-        forked: Callable[[str], None],
-        is_arriving: Callable[[str], bool],
+        moves: Moves,
+        report: Callable[[list[SessionForked]], None],
     ) -> None:
         self._store = store
-        self._rows = rows
         self._access = access
-        self._applier = applier
+        self._node = node
+        self._rows = node.rows
+        self._applier = node.applier
         self._conversion = conversion
-        self._moved = moved
-        self._forked = forked
-        self._is_arriving = is_arriving
+        self._moves = moves
+        self._report = report
         self._late: dict[str, tuple[Added, Removed]] = defaultdict(lambda: ([], []))
         self._late_filters: dict[str, dict[str, None]] = defaultdict(dict)
         self._told: dict[tuple[str, str], float] = {}  # whose subscription to which filter, and when
@@ -59,11 +58,11 @@ class Telling:
         applier = self._applier
         added, removed, topics, clients = applier.added, applier.removed, applier.retained, applier.sessions
         subscriptions, forked = applier.subscriptions, applier.forked
-        applier.forget_changes()
+        self.forget()
         for client in dict.fromkeys(clients):
-            self._moved(client)
+            self._moves.departures.moved(client)
         for client in dict.fromkeys(forked):
-            self._forked(client)
+            self._moves.share(client)
         for topic in dict.fromkeys(topics):
             self._access.retain(topic.encode(), self._store.get("retained", topic.encode()))
         self._tell_of_subscriptions(subscriptions)
@@ -74,6 +73,21 @@ class Telling:
             (self._late[gone[0].name] if self._waits(gone[0]) else now)[1].append(gone)
         self._tell_of_entries(*now)
 
+    def forget(self) -> None:
+        """The engine need not be told. Which sessions were forked is reported all the same."""
+        forks = [self._fork(client) for client in dict.fromkeys(self._applier.forks)]
+        self._applier.forget_changes()
+        if forks:
+            self._report(forks)
+
+    def _fork(self, client: str) -> SessionForked:
+        session, own = self._rows.sessions.get(client, None), self._node.own
+        if session is None:
+            return SessionForked(client, "", "", is_here=False)
+        home = session.row.home
+        name = own.name if home == own.incarnation else self._rows.members.get(home, None) or ""
+        return SessionForked(client, name, f"{home:016x}", is_here=home == own.incarnation)
+
     def arrived(self, client: str) -> None:
         """The engine has a session from now on, or will not have it."""
         added, removed = self._late.pop(client, ([], []))
@@ -82,7 +96,7 @@ class Telling:
             self._tell_of_subscription(client, topic_filter)
 
     def _waits(self, owner: Owner) -> bool:
-        return owner.kind == SESSION and self._is_arriving(owner.name)
+        return owner.kind == SESSION and self._moves.is_arriving(owner.name)
 
     def _tell_of_subscriptions(self, elsewhere: list[tuple[str, str]]) -> None:
         """What was changed elsewhere, as where both sides of a split had the session; and what was changed
@@ -94,7 +108,7 @@ class Telling:
             del self._told[next(iter(self._told))]
         again = [each for each in here if each in self._told]
         for client, topic_filter in dict.fromkeys([*elsewhere, *again]):
-            if self._is_arriving(client):
+            if self._moves.is_arriving(client):
                 self._late_filters[client][topic_filter] = None
             else:
                 self._tell_of_subscription(client, topic_filter)

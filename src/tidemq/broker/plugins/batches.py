@@ -1,4 +1,4 @@
-"""Messages on their way through plugins, batch by batch; what clients have acknowledged; and ticks.
+"""Messages on their way through plugins, batch by batch; what plugins are told besides; and ticks.
 
 A batch is what has come for a plugin while it was busy with the one before. Each plugin has a queue and a
 task of its own, so a slow one delays nobody else's messages. What several want goes to them one after the
@@ -12,10 +12,11 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tidemq.broker.fault_log import Lines
 from tidemq.broker.plugins.calling import FAILURE, Caller, Hook
+from tidemq.broker.plugins.forks import SessionForked
 from tidemq.broker.plugins.messages import PASS, Decision, Route, change
 from tidemq.broker.plugins.plugin import Plugin
 from tidemq.engine.door.events import Acknowledged, HeldMessage
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tidemq")
 
 REPORTS_MAX = 10_000  # acknowledgements that wait for a plugin; what does not fit is dropped and counted
+FORKS_MAX = 100_000  # likewise of forked sessions: a node may learn of all its sessions at once
 TOPICS_MAX = 10_000  # whose plugins are remembered
 NOBODY = 0x10  # "no matching subscribers": the message is taken, and goes to nobody
 FAILED = 0x83  # implementation specific error: the plugin has not decided
@@ -94,6 +96,40 @@ class Station(Waiting[Passing]):
         self.failed = PASS if passes else Decision(reason=FAILED)  # for what it has not decided on
 
 
+class Reports(Waiting[Item]):
+    """What one plugin is told, and nothing waits for: at most `items_max`. `drop` is called with how many of
+    them it is not told.
+    """
+
+    def __init__(self, caller: Caller, items_max: int, drop: Callable[[int], None]) -> None:
+        super().__init__(caller)
+        self._items_max = items_max
+        self._drop = drop
+
+    def add(self, item: Item) -> None:
+        """As in `Waiting`, unless too many wait."""
+        if len(self) < self._items_max:
+            super().add(item)
+        else:
+            self._drop(1)
+
+    def drop_all(self) -> None:
+        """It is not told of what waits."""
+        self._drop(self.forget())
+
+    async def serve(self) -> None:
+        """Tells it, until this is cancelled."""
+        while True:
+            batch = await self.take()
+            told = False
+            try:
+                told = await self.caller.call(batch) is not FAILURE
+            finally:  # also where it is cancelled
+                if not told:
+                    self._drop(len(batch))
+            await asyncio.sleep(0)
+
+
 class Batches:
     """Of one broker; belongs to its event loop."""
 
@@ -120,7 +156,14 @@ class Batches:
             return [Caller(plugin, name, hook, self.counts, self._lines) for plugin, hook in hooks(name)]
 
         self._stations = [Station(caller, number) for number, caller in enumerate(callers("publish"))]
-        self._reports = [Waiting[Acknowledged](caller) for caller in callers("delivered")]
+        self._reports = [
+            Reports[Acknowledged](each, REPORTS_MAX, self._drop_acknowledgements)
+            for each in callers("delivered")
+        ]
+        self._forks = [
+            Reports[SessionForked](each, FORKS_MAX, self._drop_forks) for each in callers("session_forked")
+        ]
+        self._told: Sequence[Reports[Any]] = [*self._reports, *self._forks]
         self._tickers = callers("tick")
         self._known: dict[str, tuple[Station, ...]] = {}  # by topic
         self._tasks: list[asyncio.Task[None]] = []
@@ -132,7 +175,7 @@ class Batches:
             [text for each in self._reports for text in each.caller.plugin.delivered_filters],
         )
         work = [self._serve(station) for station in self._stations]
-        work += [self._report(each) for each in self._reports]
+        work += [each.serve() for each in self._told]
         work += [self._tick(caller) for caller in self._tickers]
         self._tasks = [asyncio.create_task(each) for each in work]
 
@@ -140,8 +183,8 @@ class Batches:
         """Waits until no message is under way; none is to come any more. Ticks and reports end."""
         for task in self._tasks[len(self._stations) :]:
             task.cancel()
-        for each in self._reports:
-            self.counts["plugin_acknowledgements_dropped"] += each.forget()
+        for each in self._told:
+            each.drop_all()
         await self._idle.wait()
 
     async def close(self) -> None:
@@ -165,12 +208,20 @@ class Batches:
     def on_acknowledged(self, event: Acknowledged) -> None:
         """The plugins that want to know of it are told, with others."""
         for each in self._reports:
-            if not any(matches(text, event.topic) for text in each.caller.plugin.delivered_filters):
-                continue
-            if len(each) < REPORTS_MAX:
+            if any(matches(text, event.topic) for text in each.caller.plugin.delivered_filters):
                 each.add(event)
-            else:
-                self.counts["plugin_acknowledgements_dropped"] += 1
+
+    def on_forks(self, sessions: Sequence[SessionForked]) -> None:
+        """The plugins are told of sessions that both sides of a split cluster have had."""
+        for each in self._forks:
+            for session in sessions:
+                each.add(session)
+
+    def _drop_acknowledgements(self, count: int) -> None:
+        self.counts["plugin_acknowledgements_dropped"] += count
+
+    def _drop_forks(self, count: int) -> None:
+        self.counts["plugin_forks_dropped"] += count
 
     def _wanting(self, topic: str) -> tuple[Station, ...]:
         known = self._known.get(topic)
@@ -270,17 +321,6 @@ class Batches:
                 self.counts["plugin_wills_dropped"] += 1
         if answers:
             self._access.answer(answers)
-
-    async def _report(self, waiting: Waiting[Acknowledged]) -> None:
-        while True:
-            batch = await waiting.take()
-            told = False
-            try:
-                told = await waiting.caller.call(batch) is not FAILURE
-            finally:  # also where it is cancelled
-                if not told:
-                    self.counts["plugin_acknowledgements_dropped"] += len(batch)
-            await asyncio.sleep(0)
 
     async def _tick(self, caller: Caller) -> None:
         """What `tick` returns is published."""
