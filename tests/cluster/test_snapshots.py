@@ -59,16 +59,21 @@ def test_one_is_given_after_the_other_without_a_pause(tmp_path: Path) -> None:
 def test_the_end_can_be_asked_for_again(tmp_path: Path) -> None:
     store = RocksDBStore(tmp_path)
     store.open()
+    store.write([("retained", b"t", b"x")], sync=True)
     numbers = itertools.count(1)
     giver, taker = Giver(store, tmp_path), Taker(1, lambda: next(numbers))
+    rows = 0  # given, each once, however often they are asked for
     for index in range(len(FAMILIES)):
         question = taker.question(float(index))
         assert question is not None
+        assert giver.rows_given == (rows if index else None)
         first, again = (giver.answer(question, float(index)) for _ in range(2))
+        rows += FAMILIES[index] == "retained"
         assert first is not None
         assert first == again
         taker.take(first)
     assert taker.is_done
+    assert (taker.rows, giver.rows_given) == (1, None)
     giver.end()
     store.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster.nodes import make_node, say
+from cluster.nodes import START_NS, make_node, say
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +49,28 @@ def test_a_member_is_behind_by_what_it_has_not_applied() -> None:
     assert (figures.log_records, figures.log_bytes > 0) == (3, True)
 
 
+def test_how_long_a_member_will_be_is_shown_as_long_as_it_is_heard() -> None:
+    one, two = make_node(0, 2), make_node(1, 2)
+    records = [write(one) for _ in range(100)]
+    survey = Survey("c")
+    for each in range(20):
+        now = each * 0.5
+        two.receive(records[each])
+        two.rows.take_changes()
+        two.synced(two.rows.vector)
+        one.hear(two.beat(now, START_NS), now)
+        survey.look(one, now, settled=(), joins=False, degraded=[])
+    figures = survey.figures(9.5)
+    assert figures is not None
+    own, other = figures.members
+    assert (own.progress, own.left_s) == ("complete", None)
+    assert other.left_s == pytest.approx(80 / 2, rel=0.05)
+    survey.look(one, 9.5 + SUSPECT_S * 2, settled=(), joins=False, degraded=[])
+    silent = survey.figures(9.5 + SUSPECT_S * 2)
+    assert silent is not None
+    assert (silent.members[1].progress, silent.members[1].left_s) == ("unknown", None)
+
+
 def test_a_member_that_is_silent_is_suspected_and_dead_when_its_sessions_are_elsewhere() -> None:
     one, two = make_node(0, 3), make_node(1, 3)
     say(two, [one])
@@ -79,6 +101,14 @@ def test_a_member_that_lacks_what_no_log_has_any_more_joins() -> None:
     one.stability.collect({1: 2}, set())  # as if others had had them
     say(two, [one])
     assert looked(one, 0.0)["n2"][0] == "joining"
+    survey = Survey("c")
+    survey.look(one, 0.0, settled=(), joins=False, degraded=[], rows_given=7)
+    figures = survey.figures(0.0)
+    assert figures is not None
+    assert [(each.progress, each.rows_taken) for each in figures.members] == [
+        ("complete", None),
+        ("unknown", 7),
+    ]
 
 
 def test_how_long_a_member_has_been_behind_is_known_for_what_there_was_then() -> None:

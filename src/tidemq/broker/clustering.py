@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tidemq.store import Store
 
 MemberState = Literal["alive", "joining", "suspected", "dead"]
+Progress = Literal["complete", "unknown", "catching_up", "staying_behind", "stalled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,9 @@ class MemberFigures:
     seconds of the wall clock. `applied`: the last record of each node that it has, by incarnation.
     `behind_…`: records of all nodes that it lacks, and for how long there have been any that it lacks.
     `formats`: the lowest and the highest that it reads; None: it has not been heard since this node started.
+    `progress`: whether it gets what it lacks: all is there; nothing can be said; in `left_s` seconds; not as
+    long as so much is added; it has applied nothing for seconds. `rows_taken`: of a snapshot that this node
+    gives to it, so far; None: it gives none.
     """
 
     name: str
@@ -50,6 +54,9 @@ class MemberFigures:
     behind_s: float
     copies: Copies | None  # that it has of this node's log; None: it gets none
     formats: tuple[int, int] | None = None
+    progress: Progress = "unknown"
+    left_s: float | None = None
+    rows_taken: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

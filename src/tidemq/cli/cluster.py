@@ -24,6 +24,7 @@ from tidemq.errors import UsageError
 
 PATH = "/api/v1/cluster"
 LOOK_S = 0.5
+NO_ESTIMATE = {"staying_behind": "stays behind", "stalled": "no progress"}
 
 app = typer.Typer(
     help="Look after a cluster, over the admin API of one of its nodes.",
@@ -157,10 +158,14 @@ def _show(answer: dict[str, Any]) -> None:
         "heard s",
         "behind",
         "behind s",
+        "left s",
         "copies",
         "reads",
     ]
     show_table(heads, [_row(each) for each in answer["members"]])
+    for each in answer["members"]:
+        if each["rows_taken"] is not None:
+            print(f"joining: {printable(each['name'])} has taken {each['rows_taken']} rows so far")
     print(f"format in use: {answer['format'] or 'none yet'}")
     print(f"log: {answer['log_records']} records, {answer['log_bytes']} bytes")
     for text in answer["degraded"] or ["nothing"]:
@@ -184,6 +189,7 @@ def _row(member: dict[str, Any]) -> list[object]:
         member["heard_s"],
         member["behind_records"],
         member["behind_s"],
+        NO_ESTIMATE.get(member["progress"], member["left_s"]),
         f"to record {last}" if last is not None else None,
         f"format {_range(*member['formats'])}" if member["formats"] is not None else None,
     ]

@@ -537,7 +537,12 @@ class ClusterKeeper(Keeper):
     def _look(self, now: float) -> None:
         joins = self._taker is not None or not self._serves
         self.survey.look(
-            self.node, now, settled=self.moves.orphans.settled, joins=joins, degraded=self.problems
+            self.node,
+            now,
+            settled=self.moves.orphans.settled,
+            joins=joins,
+            degraded=self.problems,
+            rows_given=self._giver.rows_given,
         )
 
     def _go_on(self) -> None:

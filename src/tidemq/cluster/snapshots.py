@@ -62,6 +62,8 @@ class Giver:
         self._nonce = 0
         self._asked_at = 0.0
         self._is_given = False  # all of it, and it stays for who has lost the end
+        self._rows = 0  # given so far
+        self._question: tuple[int, bytes] | None = None  # that was answered last, and may come again
         self._forget_files()
 
     def answer(self, body: bytes, now: float) -> bytes | None:
@@ -87,6 +89,9 @@ class Giver:
                 break
             size += len(key) + len(value)
             rows.append((key, value))
+        if (index, after) != self._question:
+            self._question = index, after
+            self._rows += len(rows)
         self._is_given = done and index == len(FAMILIES) - 1
         last = rows[-1][0] if rows else after
         text = bytearray(encode("Q B bytes bytes ?", nonce, index, after, last, done))
@@ -104,6 +109,12 @@ class Giver:
         self._store.copy_to(self._folder)
         self._copy = open_existing(self._folder)
         self._nonce = nonce
+        self._rows, self._question = 0, None
+
+    @property
+    def rows_given(self) -> int | None:
+        """How many rows the taker has got, as far as it has asked; None: nobody takes any."""
+        return self._rows if self._copy is not None and not self._is_given else None
 
     def tend(self, now: float) -> None:
         """Removes a copy that nobody asks for any more."""

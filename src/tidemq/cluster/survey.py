@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from tidemq.broker.clustering import ClusterFigures, MemberFigures, MemberState
 from tidemq.cluster.members import BEAT_S, Heartbeat
 from tidemq.cluster.node import Node
+from tidemq.cluster.outlook import Outlook
 from tidemq.cluster.vectors import Vector, covers, raised
 
 SAMPLES_MAX = 256  # of what there was, and when; the older they are the fewer
@@ -62,14 +63,22 @@ class Survey:
         self._cluster = cluster
         self._pace = Pace()
         self._states: dict[int, tuple[MemberState, float]] = {}
+        self._outlooks: dict[int, Outlook] = {}
         self._seen: _Seen | None = None
         self._looked_at = -BEAT_S
 
     def look(
-        self, node: Node, now: float, *, settled: Collection[int], joins: bool, degraded: Sequence[str]
+        self,
+        node: Node,
+        now: float,
+        *,
+        settled: Collection[int],
+        joins: bool,
+        degraded: Sequence[str],
+        rows_given: int | None = None,
     ) -> None:
         """`settled`: dead nodes that have no sessions any more; `joins`: this node takes over what there is;
-        `degraded`: what it does not do as it should.
+        `degraded`: what it does not do as it should; `rows_given`: to a node that joins, by this one.
         """
         if now - self._looked_at < BEAT_S:
             return
@@ -104,7 +113,9 @@ class Survey:
             figures = self._member(beat, state, top, now, is_self=beat is own)
             heard = beat is own or incarnation in beats
             members.append(replace(figures, formats=beat.formats if heard else None))
+        members = _with_rows(members, rows_given)
         self._states = {each: self._states[each] for each in node.members.incarnations}
+        self._outlooks = {each: self._outlooks[each] for each in self._states if each in self._outlooks}
         heard_at = {f"{each:016x}": member.heard_at for each, member in beats.items()}
         size = node.stability.log_size
         silent = [
@@ -129,6 +140,8 @@ class Survey:
             since = time.time()
             self._states[beat.incarnation] = state, since
         has = _has(beat)
+        lacks = sum(max(0, number - has.get(each, 0)) for each, number in top.items())
+        outlook = self._outlook(beat.incarnation, state, now, sum(top.values()) - lacks, lacks)
         return MemberFigures(
             name=beat.name,
             incarnation=f"{beat.incarnation:016x}",
@@ -139,10 +152,24 @@ class Survey:
             heard_s=0.0,
             last=beat.number,
             applied={f"{each:016x}": number for each, number in sorted(has.items())},
-            behind_records=sum(max(0, number - has.get(each, 0)) for each, number in top.items()),
+            behind_records=lacks,
             behind_s=self._pace.behind_s(has, now),
             copies=None,
+            progress=outlook.progress,
+            left_s=outlook.left_s,
         )
+
+    def _outlook(self, incarnation: int, state: MemberState, now: float, has: int, lacks: int) -> Outlook:
+        """Of a member that is not heard nothing can be said; nor of one that joins: until it has all, it does
+        not say what it has.
+        """
+        if state != "alive":
+            self._outlooks.pop(incarnation, None)
+            outlook = Outlook()
+        else:
+            outlook = self._outlooks.setdefault(incarnation, Outlook())
+        outlook.note(now, has, lacks)
+        return outlook
 
     @property
     def has_looked(self) -> bool:
@@ -163,6 +190,14 @@ class Survey:
         if late_s > STALE_S:
             texts.insert(0, f"the keeper, which speaks for this node, has not gone on for {late_s:.0f} s")
         return replace(seen.figures, members=members, degraded=texts)
+
+
+def _with_rows(members: list[MemberFigures], rows_given: int | None) -> list[MemberFigures]:
+    """Who takes a snapshot from this node does not say so in its heartbeats: it is the one that joins."""
+    joining = [each for each in members if each.state == "joining" and not each.is_self]
+    if rows_given is None or len(joining) != 1:
+        return members
+    return [replace(each, rows_taken=rows_given) if each is joining[0] else each for each in members]
 
 
 def _has(beat: Heartbeat) -> dict[int, int]:

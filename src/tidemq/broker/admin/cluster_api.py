@@ -19,6 +19,7 @@ from tidemq.broker.clustering import (
     Clustering,
     DrainFigures,
     MemberFigures,
+    Progress,
     Trouble,
     VerifyFigures,
 )
@@ -51,6 +52,10 @@ class MemberAnswer(Answer):
     """A node. `applied`: the last record of each node that it has; `behind_…`: records that it lacks, and
     for how long it has lacked any; `copies`: null where there is no connection to it; `formats`: the lowest
     and the highest that it reads, null where it has not been heard since the node that was asked started.
+    `progress`: `complete`: it lacks nothing; `catching_up`: it has what it lacks in `left_s` seconds, at the
+    pace of the last ten; `staying_behind`: not as long as so much is added; `stalled`: it has applied nothing
+    for seconds; `unknown`. `rows_taken`: of all that is there, by a node that joins, null where it does not
+    take it from the node that was asked.
     """
 
     name: str
@@ -66,6 +71,9 @@ class MemberAnswer(Answer):
     behind_s: float
     copies: CopiesAnswer | None
     formats: tuple[int, int] | None
+    progress: Progress
+    left_s: float | None
+    rows_taken: int | None
 
 
 class TroubleAnswer(Answer):
@@ -314,6 +322,9 @@ def _member(member: MemberFigures) -> MemberAnswer:
         behind_s=member.behind_s,
         copies=copies,
         formats=member.formats,
+        progress=member.progress,
+        left_s=member.left_s,
+        rows_taken=member.rows_taken,
     )
 
 

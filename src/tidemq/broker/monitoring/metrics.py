@@ -64,10 +64,17 @@ CLUSTER_GAUGES: Mapping[str, tuple[str, Callable[[ClusterFigures], float]]] = {
     "tidemq_cluster_degraded": ("How much is not as it should be.", lambda each: len(each.degraded)),
 }
 CLUSTER_MEMBERS = "tidemq_cluster_members"
-MEMBER_GAUGES: Mapping[str, tuple[str, Callable[[MemberFigures], float]]] = {
+
+
+def _left_s(member: MemberFigures) -> float | None:
+    return 0.0 if member.progress == "complete" else member.left_s
+
+
+MEMBER_GAUGES: Mapping[str, tuple[str, Callable[[MemberFigures], float | None]]] = {
     "tidemq_cluster_member_up": ("1: the node is heard.", lambda each: each.state in ("alive", "joining")),
     "tidemq_cluster_behind_records": ("Records that a node lacks.", lambda each: each.behind_records),
     "tidemq_cluster_behind_seconds": ("How long it has lacked any.", lambda each: each.behind_s),
+    "tidemq_cluster_left_seconds": ("Until it has what it lacks, by estimate.", _left_s),
 }
 BRIDGE_DROPS = "tidemq_bridge_dropped"
 BRIDGE = {  # of `BridgeFigures.counts`
@@ -219,7 +226,8 @@ def of_cluster(cluster: ClusterFigures | None) -> Iterator[Metric]:
     for name, (text, read_member) in MEMBER_GAUGES.items():
         gauge = GaugeMetricFamily(name, text, labels=["node", "incarnation"])
         for each in cluster.members:
-            gauge.add_metric([each.name, each.incarnation], read_member(each))
+            if (value := read_member(each)) is not None:
+                gauge.add_metric([each.name, each.incarnation], value)
         yield gauge
 
 
