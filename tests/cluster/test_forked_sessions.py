@@ -12,11 +12,12 @@ import pytest
 from cluster.nodes import make_node
 from cluster.test_keeping import Nodes, client
 from cluster.test_splits import SUSPECT_S, home
-from conformance.kit import connected, kept
+from conformance.kit import Client, connected, kept
 from waiting import until
 
 from tidemq import SessionForked, hookimpl
 from tidemq.cluster import applying
+from tidemq.cluster.keeping import ClusterKeeper
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import PutSession, Stamp
 
@@ -41,18 +42,31 @@ async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
         yield Nodes(tmp_path, stack)
 
 
-async def begin_split(nodes: Nodes) -> dict[str, Sees]:
-    """Ann, who has been on one, is taken by two, which does not hear one any more. Gives the plugins."""
+async def begin_split(nodes: Nodes, *, until_cut: bool = False) -> dict[str, Sees]:
+    """Ann, who has been on one, is taken by two, which does not hear one any more; `until_cut`: nor that she
+    has gone. Gives the plugins.
+    """
     seen = {name: Sees() for name in ("one", "two")}
     nodes.plugins = {name: [each] for name, each in seen.items()}
     await nodes.meet("one", "two", suspect_s=SUSPECT_S)
     one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))
     async with client(nodes.brokers["one"], "ann") as ann:
         await ann.subscribe("a/#", qos=1)
-    await until(lambda: home(nodes, "two") == one)
-    nodes.links.cut.add(one)
+        await until(lambda: home(nodes, "two") == one)
+        if until_cut:
+            nodes.links.cut.add(one)
+    if not until_cut:
+        await until(lambda: nodes.ask("two", has_gone), "and that it has gone")
+        await until(lambda: nodes.agree("one", "two"))
+        nodes.links.cut.add(one)
     await until(lambda: home(nodes, "two") == two, "it is taken over")
     return seen
+
+
+def has_gone(keeper: ClusterKeeper) -> bool:
+    """Whether a node knows that ann's connection has ended."""
+    session = keeper.rows.sessions.get("ann", None)
+    return session is not None and session.row.ends_at_ms > 0
 
 
 def told(nodes: Nodes, goes_on: str) -> dict[str, list[SessionForked]]:
@@ -84,7 +98,10 @@ async def test_a_client_of_both_sides_goes_on_where_it_came_last_and_both_nodes_
             await bob.publish("a/1", b"x", qos=1)
         async with asyncio.timeout(10):
             assert (await anext(aiter(ann.messages))).payload == b"x"
-    assert home(nodes, other) == nodes.keepers[last].node.incarnation
+    again = Client(nodes.brokers[other].port, 5)
+    connack = await asyncio.to_thread(partial(again.connect, "ann", **kept(5)))
+    assert connack.session_present
+    again.drop()
     assert {name: each.seen for name, each in seen.items()} == told(nodes, last)
     counts = {name: nodes.ask(name, lambda keeper: keeper.node.applier.counts[COUNTER]) for name in seen}
     assert counts == {"one": 1, "two": 1}
@@ -99,6 +116,15 @@ async def test_a_session_that_the_other_side_alone_has_given_to_a_connect_has_no
         await until(lambda: home(nodes, "one") == nodes.keepers["two"].node.incarnation)
         await until(lambda: nodes.agree("one", "two"))
     assert not any(each.seen for each in seen.values())
+
+
+async def test_a_session_whose_client_went_from_the_one_side_to_the_other_has_forked(nodes: Nodes) -> None:
+    """As does a device that loses its connection, and comes to a node that does not hear of that."""
+    seen = await begin_split(nodes, until_cut=True)
+    async with client(nodes.brokers["two"], "ann"):
+        nodes.links.cut.clear()
+        wanted = told(nodes, "two")
+        await until(lambda: {name: each.seen for name, each in seen.items()} == wanted, "both are told")
 
 
 # --- what is counted, over rows alone --------------------------------------------------------------
