@@ -7,12 +7,13 @@ import random
 from collections.abc import Awaitable, Callable
 
 from cluster.processes.gaps import CUT, SILENT, SPLIT
-from cluster.processes.links import Link
 from cluster.processes.nodes import MEET_S, WATCH_S, Node, Nodes
 from crash.actors import Course
 from crash.history import NEVER, Fault, Split
 from crash.server import BrokerError
 from waiting import WAIT_S, happens
+
+from tidemq.testing.links import Link
 
 SPLITS = ("split", "split-kill", "one-way", "flap")  # longer than nodes take each other for there
 FAULTS = ("kill", "death", "nats", "copies", "cut", "silence", "strand", "restart", "rolling", "clock")

@@ -14,13 +14,13 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 import paho.mqtt.client as paho
-from cluster.processes.links import Link
 from crash.actors import KEY_BYTES, TOPICS, Course
 from crash.history import Connection, Delivery, Interest, Message
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tidemq.client import Client, DisconnectedError
 from tidemq.errors import TideMQError
+from tidemq.testing.links import Link
 
 SENT_AGAIN_MAX = 20  # by such a client
 LINE_BYTES_MAX = 1 << 20

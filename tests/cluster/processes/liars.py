@@ -6,9 +6,8 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 
-from cluster.processes.links import Proxy
-
 from tidemq.errors import ProtocolError
+from tidemq.testing.links import Proxy
 from tidemq.wire import (
     Connack,
     Connect,

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from cluster.processes.clock import Clock, compile_clock
 from cluster.processes.gaps import CLOCK_SET, TAKEN_FOR_DEAD
-from cluster.processes.links import Link, name_of_node
 from crash.history import NEVER, History, Split
 from crash.server import Server
 
+from tidemq.testing.links import Link, name_of_node
 from tidemq.testing.ports import free_port
 
 NATS_SERVER = "nats-server"

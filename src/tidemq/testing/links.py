@@ -1,4 +1,4 @@
-"""TCP between processes that the test holds in its hand: passed on, cut, or silent, in either direction.
+"""TCP between processes that whoever tests holds in his hand: passed on, cut, or silent, in either direction.
 
 A link is a port that passes connections on to a server's port. Who connects to it is known by what it says:
 `name_of` finds a name in the first bytes, as a node says its incarnation in its hello.
