@@ -11,6 +11,8 @@ RUNS ?= 100
 KILLS ?= 8
 FORMAT ?= delta
 MINUTES ?= 30
+MESSAGES ?= 3000000
+APART ?= 0
 PYTHONS ?= python3.12 python3.13
 PYSPARKS ?= 4.0 4.3
 EXTRAS ?= streams,auth
@@ -19,7 +21,7 @@ ASSERT_TESTS ?= tests/adversity tests/conformance tests/durable tests/listeners 
 # without the files that it forbids, each of the many processes of the tests compiles anew what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel manual sbom deb deb-test wheel-test pythons pysparks format bench bench-engine bench-store bench-pipeline bench-operations bench-bridge bench-cluster bench-cluster-log screenshots docs asan race assert fuzz crash crash-pipeline simulate cluster-test cluster-crash soak
+.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel manual sbom deb deb-test wheel-test pythons pysparks format bench bench-engine bench-store bench-pipeline bench-operations bench-bridge bench-cluster bench-cluster-log bench-cluster-split screenshots docs asan race assert fuzz crash crash-pipeline simulate cluster-test cluster-crash soak
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -126,6 +128,9 @@ bench-cluster: setup ## two nodes beside one: CPU of messages, time of PUBACK, f
 
 bench-cluster-log: setup ## a node's log copied to another node's nats-server: operations a second, time of a copy (2 minutes)
 	$(BIN)/python benchmarks/cluster_log.py --keep
+
+bench-cluster-split: setup ## four nodes, split while both sides fill queues, until they are one again (MESSAGES=3000000, APART=0)
+	$(BIN)/python benchmarks/cluster_split.py --messages $(MESSAGES) --apart $(APART)
 
 screenshots: setup ## pictures of the dashboard for the documents, by Debian's chromium (a minute)
 	$(BIN)/python tests/browser/screenshots.py

@@ -58,6 +58,7 @@ class Course:
     """One split, from its sessions to the count of what their queues have."""
 
     def __init__(self, cluster: Cuttable, split: Split, watch: Watch, limit_s: float) -> None:
+        """`limit_s`: for each step that takes longer with more messages."""
         self.cluster, self.split, self.watch, self.limit_s = cluster, split, watch, limit_s
         self.found = Found(split)
 
@@ -70,6 +71,7 @@ class Course:
         self._mark("cut")
         are_apart = partial(are_sides, sides=self.cluster.sides)
         self.watch.until(are_apart, "each side has the sessions of the other", MEET_S)
+        time.sleep(self.split.apart_s)
         self._fill()
         self.watch.until(are_apart, "the nodes of each side have the same", self.limit_s)
         self._heal()
@@ -202,7 +204,7 @@ def run(options: argparse.Namespace) -> Found:
     average = os.getloadavg()[0]
     disk = measure_disk(options.data, DISK_RECORDS) if not options.admin else None
     with nodes_of(options) as cluster, Watch(cluster) as watch:
-        course = Course(cluster, Split(len(cluster.places), workload), watch, options.limit)
+        course = Course(cluster, Split(len(cluster.places), workload, options.apart), watch, options.limit)
         found = course.found
         found.load, found.disk, found.here = average, disk, not options.admin
         try:
@@ -210,6 +212,8 @@ def run(options: argparse.Namespace) -> Found:
         except (OSError, RuntimeError, TideMQError) as error:
             found.failures.append(str(error))
             print(found.failures[-1], flush=True)
+        except KeyboardInterrupt:  # what was seen until then is shown
+            found.failures.append("interrupted")
         found.samples = watch.samples
     return found
 
@@ -223,6 +227,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--messages", type=int, default=3_000_000, help="of both sides together")
     add("--queues", type=int, default=1000)
     add("--payload", type=int, default=16, help="bytes of a message")
+    add("--apart", type=float, default=0.0, help="seconds that the sides are apart before messages come")
     add("--reactors", type=int, default=0, help="of each node; 0: together one for each core")
     add("--limit", type=float, default=3600.0, help="seconds for each step")
     temporary = Path(tempfile.gettempdir())
@@ -252,11 +257,14 @@ def main(arguments: Sequence[str]) -> None:
     here = machine.describe()
     found = run(options)
     stem = options.output or RESULTS / f"{date.today()}-split-{here.commit.rstrip('+')}"
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    plot = report.draw(found, stem)
+    plot = report.plot_beside(stem)
     text = report.markdown(found, here, plot)
     print(text)
-    pages.write(stem, text, here, asdict(found))
+    pages.write(stem, text, here, {**asdict(found), "samples": [each.shown for each in found.samples]})
+    if plot is not None:
+        import cluster_split_plot
+
+        cluster_split_plot.draw(found.samples, found.marks, plot)
     if found.failures:
         raise SystemExit(1)
 

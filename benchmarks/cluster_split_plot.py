@@ -8,8 +8,10 @@ from pathlib import Path
 from cluster_split_watch import Sample
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from tidemq.bench.report.figures import COLOURS, FAINT, GRID, INK, style
+from tidemq.bench.report.numbers import short
 
 SIZE_IN = (9.0, 7.5)
 HEIGHTS = (1.0, 0.6, 2.4, 2.0)  # of the panels
@@ -74,29 +76,23 @@ def draw_links(axes: Axes, samples: Sequence[Sample]) -> None:
 
 
 def draw_spans(axes: Axes, samples: Sequence[Sample], colours: Sequence[str], row: int) -> None:
-    """From each sample to the next, in its colour."""
-    for one, other, colour in zip(samples, samples[1:], colours, strict=False):
-        axes.barh(row, other.at - one.at, left=one.at, height=0.6, color=colour, linewidth=0)
+    """From the first sample of a colour to the first of the next."""
+    begins = [at for at in range(len(samples)) if at == 0 or colours[at] != colours[at - 1]]
+    for first, next_one in zip(begins, [*begins[1:], len(samples) - 1], strict=True):
+        start, end = samples[first].at, samples[next_one].at
+        axes.barh(row, end - start, left=start, height=0.6, color=colours[first], linewidth=0)
 
 
 def draw_queues(axes: Axes, samples: Sequence[Sample], names: Sequence[str]) -> None:
-    """Where they were looked at. In a split both sides have all sessions, so that the sum is that of both."""
-    looked = [
-        each for each in samples if all(seen and seen.queued is not None for seen in each.nodes.values())
-    ]
-    times = [each.at for each in looked]
-    sums = [0] * len(looked)
+    """Where they were counted. In a split both sides have all sessions, and the sum is that of both."""
+    counted = [each for each in samples if each.queued]
+    times = [each.at for each in counted]
     for name, colour in zip(names, COLOURS * len(names), strict=False):
-        lengths = [seen.queued or 0 if (seen := each.nodes[name]) else 0 for each in looked]
-        sums = [a + b for a, b in zip(sums, lengths, strict=True)]
-        axes.plot(times, lengths, color=colour, label=name, linewidth=1.4)
+        axes.plot(times, [each.queued[name] for each in counted], color=colour, label=name, linewidth=1.4)
+    sums = [sum(each.queued.values()) for each in counted]
     axes.plot(times, sums, color=INK, label="all", linewidth=1.4, linestyle="--")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     axes.legend(frameon=False, fontsize=8.5, loc="upper left")
-
-
-def were_queues_seen(sample: Sample) -> bool:
-    """At all nodes."""
-    return all(seen is not None and seen.queued is not None for seen in sample.nodes.values())
 
 
 def draw_lacks(axes: Axes, samples: Sequence[Sample], names: Sequence[str]) -> None:
@@ -111,9 +107,21 @@ def draw_marks(axes: Axes, marks: Mapping[str, float]) -> None:
 
 
 def name_marks(axes: Axes, marks: Mapping[str, float]) -> None:
-    """Above the uppermost panel."""
-    for what, at in marks.items():
-        place = (at, 1.25)
+    """Above the uppermost panel; those that are too near to each other have one text."""
+    near = max(marks.values(), default=0.0) / 40
+    texts: list[tuple[float, list[str]]] = []
+    for what, at in sorted(marks.items(), key=lambda each: each[1]):
+        if texts and at - texts[-1][0] < near:
+            texts[-1][1].append(what)
+        else:
+            texts.append((at, [what]))
+    for at, words in texts:
         axes.annotate(
-            what, place, xycoords=("data", "axes fraction"), rotation=35, fontsize=8, color=INK, va="bottom"
+            ", ".join(words),
+            (at, 1.35),
+            xycoords=("data", "axes fraction"),
+            rotation=30,
+            fontsize=8,
+            color=INK,
+            va="bottom",
         )

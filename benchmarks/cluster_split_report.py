@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from cluster_split_watch import Sample
@@ -21,7 +22,7 @@ PHASES = ("filling", "to same vectors", "to equal digests")
 CONDITIONS = (
     "All sessions wait on a disk before they are acknowledged, in two copies: each side of the split has "
     "more than one node. Times are from the moment at which the links are whole again. Nodes are looked at "
-    "twice a second, and look themselves each 0.3 s, so that a time may be most of a second too long. CPU is "
+    "twice a second, and look at each other each 0.3 s: a time may be most of a second too long. CPU is "
     "user and system time."
 )
 NO_PLOT = "No plot was drawn: pip install 'tidemq[bench]'"
@@ -29,10 +30,13 @@ NO_PLOT = "No plot was drawn: pip install 'tidemq[bench]'"
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What was to be done. `workload`: that of one side."""
+    """What was to be done. `workload`: that of one side. `apart_s`: how long the sides have had each other's
+    sessions when messages come.
+    """
 
     nodes: int
     workload: Workload
+    apart_s: float = 0.0
 
     @property
     def messages(self) -> int:
@@ -100,16 +104,9 @@ def what_is_wrong(found: Found) -> str:
     )
 
 
-def draw(found: Found, stem: Path) -> Path | None:
-    """The plot beside the page; None where matplotlib is not there, which is said."""
-    try:
-        import cluster_split_plot
-    except ImportError:
-        print(NO_PLOT, flush=True)
-        return None
-    path = stem.with_suffix(".svg")
-    cluster_split_plot.draw(found.samples, found.marks, path)
-    return path
+def plot_beside(stem: Path) -> Path | None:
+    """Where the plot is to be; None where matplotlib is not there."""
+    return stem.with_suffix(".svg") if find_spec("matplotlib") is not None else None
 
 
 def seconds_text(value: float | None) -> str:
@@ -218,7 +215,7 @@ def markdown(found: Found, here: Machine, plot: Path | None) -> str:
         "",
         f"{split.nodes} nodes {place}, {split.workload.publishers:,} sessions whose clients are away, "
         f"{split.messages:,} messages of QoS 1 and {split.workload.payload_bytes} bytes, half of them on "
-        f"each side of the split. {CONDITIONS}",
+        f"each side of the split, {split.apart_s:g} s after each side had all sessions. {CONDITIONS}",
         "",
         count_line(found),
         "",

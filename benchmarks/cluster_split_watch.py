@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,8 @@ from peers.cuttable import CLUSTER, Cuttable, Place
 from tidemq.cli.admin_request import RequestError
 
 LOOK_S = 0.5
-QUEUES_SHARE = 0.05  # of the time, at most, that looking at queues takes: a list of clients costs a node CPU
+QUEUES_S = 2.0  # and no more than a fifth of the time: a list of clients costs a node CPU
+QUEUES_SHARE = 0.2
 CLIENTS_MAX = 10_000_000
 
 Vector = dict[str, int]
@@ -23,8 +25,7 @@ Vector = dict[str, int]
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A node at one look. `vector`: the last record of each node that it has. `sees`: members by state.
-    `behind`: records that it knows of and lacks. `queued`: messages in queues that are at home there; None:
-    these were not looked at.
+    `behind`: records that it knows of and lacks.
     """
 
     vector: Vector
@@ -32,19 +33,32 @@ class Seen:
     behind: int
     log_records: int
     log_bytes: int
-    queued: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """All nodes at one look, `at` so many seconds after the first. None: the node did not answer. `lacks`:
-    records that any node has and this one does not.
+    records that any node has and this one does not. `queued`: messages in queues that are at home there;
+    empty: they were not counted since the look before.
     """
 
     at: float
     is_cut: bool
     nodes: dict[str, Seen | None]
     lacks: dict[str, int | None] = field(default_factory=dict)
+    queued: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What is kept of it."""
+        alive = {name: seen is not None for name, seen in self.nodes.items()}
+        return {
+            "at": round(self.at, 2),
+            "is_cut": self.is_cut,
+            "alive": alive,
+            "lacks": self.lacks,
+            "queued": self.queued,
+        }
 
 
 Condition = Callable[[Sample], bool]
@@ -57,19 +71,22 @@ class Watch:
         self.samples: list[Sample] = []
         self._cluster = cluster
         self._began = time.monotonic()
-        self._queues_at = 0.0  # when they may be looked at again
-        self._ends = False
+        self._queued: dict[str, int] = {}  # since the last look
+        self._ends = threading.Event()
         self._sampled = threading.Condition()
         self._pool = ThreadPoolExecutor(len(cluster.places))
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        works = (self._look_on, self._count_on)
+        self._threads = [threading.Thread(target=each, name="watch", daemon=True) for each in works]
 
     def __enter__(self) -> Watch:
-        self._thread.start()
+        for each in self._threads:
+            each.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ends = True
-        self._thread.join()
+        self._ends.set()
+        for each in self._threads:
+            each.join()
         self._pool.shutdown()
 
     @property
@@ -90,31 +107,34 @@ class Watch:
                     return sample
         raise RuntimeError(f"not within {limit_s:g} s: {what}")
 
-    def _run(self) -> None:
-        while not self._ends:
+    def _look_on(self) -> None:
+        while not self._ends.is_set():
             began = self.now
             sample = self._look()
             with self._sampled:
                 self.samples.append(sample)
                 self._sampled.notify_all()
-            time.sleep(max(0.0, began + LOOK_S - self.now))
+            self._ends.wait(max(0.0, began + LOOK_S - self.now))
 
     def _look(self) -> Sample:
-        at, is_cut = self.now, self._cluster.is_cut
-        with_queues = at >= self._queues_at
-        places = self._cluster.places
-        seen = list(self._pool.map(lambda place: look(place, with_queues=with_queues), places))
-        if with_queues:
-            self._queues_at = self.now + (self.now - at) / QUEUES_SHARE
-        nodes = {place.name: each for place, each in zip(places, seen, strict=True)}
-        return Sample(at, is_cut, nodes, lacking(nodes))
+        at, is_cut, places = self.now, self._cluster.is_cut, self._cluster.places
+        nodes = dict(zip([each.name for each in places], self._pool.map(look, places), strict=True))
+        queued, self._queued = self._queued, {}
+        return Sample(at, is_cut, nodes, lacking(nodes), queued)
+
+    def _count_on(self) -> None:
+        while not self._ends.is_set():
+            began = self.now
+            with suppress(RequestError):
+                self._queued = {each.name: sum(queue_lengths(each).values()) for each in self._cluster.places}
+            took = self.now - began
+            self._ends.wait(max(QUEUES_S - took, took / QUEUES_SHARE - took))
 
 
-def look(place: Place, *, with_queues: bool) -> Seen | None:
+def look(place: Place) -> Seen | None:
     """Asks one node."""
     try:
         answer = place.api.ask("GET", CLUSTER)
-        queued = sum(queue_lengths(place).values()) if with_queues else None
     except RequestError:
         return None
     members: list[dict[str, Any]] = answer["members"]
@@ -127,7 +147,6 @@ def look(place: Place, *, with_queues: bool) -> Seen | None:
         behind=own["behind_records"],
         log_records=answer["log_records"],
         log_bytes=answer["log_bytes"],
-        queued=queued,
     )
 
 

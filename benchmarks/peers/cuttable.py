@@ -32,9 +32,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one node is asked, and where its clients are."""
+    """Where one node is asked, and where its clients are. `admin_url`: of its admin listener."""
 
     name: str
+    admin_url: str
     api: Api
     target: Target
 
@@ -200,7 +201,7 @@ def elsewhere(admin: Sequence[str], mqtt: Sequence[str], token_file: str, cafile
         api = Api(admin_url, token_file, cafile)
         members = api.ask("GET", CLUSTER)["members"]
         name = next((each["name"] or each["incarnation"] for each in members if each["is_self"]), admin_url)
-        places.append(Place(name, api, parse_url(mqtt_url)))
+        places.append(Place(name, admin_url, api, parse_url(mqtt_url)))
     return places
 
 
@@ -243,6 +244,6 @@ def started(count: int, parent: Path, *, reactors: int = 0, suspect_s: float = 0
             stack.callback(broker.kill)
             broker.start()
             brokers.append(broker)
-            api = Api(f"http://127.0.0.1:{admin}", "", "")
-            places.append(Place(name, api, local_target(clients)))
+            admin_url = f"http://127.0.0.1:{admin}"
+            places.append(Place(name, admin_url, Api(admin_url, "", ""), local_target(clients)))
         yield Local(places, brokers, links)
