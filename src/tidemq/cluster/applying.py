@@ -99,7 +99,7 @@ class Applier:
     def _run(self, op: ops.Run) -> None:
         """Together, where the rows can; what is left of it one by one."""
         self._runs.append(op)
-        for left in self._rows.do_run(op, self._dot, () if self._own else self.home):
+        for left in self._rows.do_run(op, self._dot, () if self._own else self.home, self.added):
             for each in read_run(left):
                 self._acts[type(each)](each)
 

@@ -98,6 +98,15 @@ class Incoming:
                 self.hear_of(record.vector)
         return None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next of some node waits, which may be to be applied."""
+        vector = self._rows.vector
+        return any(
+            record is not None and covers(vector, record.vector)
+            for record in (each.get(vector.get(who, 0) + 1) for who, each in self._waiting.items())
+        )
+
     def gaps(self) -> list[Gap]:
         """What is missing now; the caller asks one holder after the other."""
         found = []

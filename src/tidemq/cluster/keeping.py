@@ -57,6 +57,7 @@ MOVING_S = 0.005  # instead of it while a session is awaited
 PAUSE_S = 0.001  # while as many batches are under way as may be
 IN_A_ROW_MAX = 256  # messages of other nodes between two pieces of work
 TOGETHER_MAX = 65_536  # rows of new messages in one batch
+GROWS_S = 0.25  # in which a batch gets what other nodes did, and one record more
 
 _log = logging.getLogger("tidemq.cluster")
 
@@ -88,6 +89,7 @@ class ClusterKeeper(Keeper):
         self._kept = 0  # the last record whose promises are kept
         self._refusal = Refusal(self.counts)
         self._applied: list[Record] = []  # since the last batch
+        self._grows_until = 0.0
         self._taker: Taker | None = None  # while a snapshot is taken
         self._numbers = 0  # of queues, until the engine gives them
         self.rejoins: list[str] = []  # where the others were; empty: the node has not left before
@@ -188,6 +190,7 @@ class ClusterKeeper(Keeper):
         own = Heartbeat(*who, 0, 0, 0, {})
         self.node = Node(self.rows, own, clock, suspect_s=identity.suspect_s)
         self.node.members.unread_since = self.inbox.since
+        self.node.may_grow = self._may_grow
         self.node.members.reached = self._reached
         self.minority = Minority(self.node.members, identity.split)
         self.promises = Promises(identity.acks, identity.degraded, degraded_s=identity.suspect_s)
@@ -407,9 +410,11 @@ class ClusterKeeper(Keeper):
 
     def _hear(self) -> None:
         """Takes what has come."""
+        self._grows_until = time.monotonic() + GROWS_S
+        self._applied += self.node.apply_waiting()
         for _ in range(min(len(self.inbox), IN_A_ROW_MAX)):
-            if self.rows.together >= TOGETHER_MAX:
-                return  # each scan looks through them
+            if not self._may_grow():
+                return
             kind, source, body, came_at = self.inbox.next()
             if kind == REACHED:
                 (self._reached.add if body else self._reached.discard)(source)
@@ -435,6 +440,14 @@ class ClusterKeeper(Keeper):
                         self.moves.hear(kind, source, body)
                 except ClusterError as error:
                     self.exchange.refuse(source, error)
+
+    def _may_grow(self) -> bool:
+        """Whether this batch may get more of what other nodes did. Each scan looks through what has been
+        written together, and what is for a session that was put goes one by one.
+        """
+        rows = self.rows
+        late = time.monotonic() > self._grows_until
+        return not (late or rows.together >= TOGETHER_MAX or rows.sessions.changed)
 
     def _tell_engine(self) -> None:
         """What other nodes' records have changed of what the engine has."""
@@ -576,6 +589,6 @@ class ClusterKeeper(Keeper):
             self.rows.discard()
             self._report("what other nodes did cannot be stored", error)
             time.sleep(RETRY_S)
-        if self.inbox:
+        if self.inbox or self.node.incoming.is_ready:
             self._access.poke()
         self._settle()

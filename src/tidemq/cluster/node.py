@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tidemq.cluster.applying import Applier
@@ -45,6 +45,8 @@ class Node:
         # What had been applied when each message was sent to another node that has not answered. Until then
         # this node may add it to queues itself, as if it knew of nothing since: so none of that is forgotten.
         self.unanswered: dict[int, Vector] = {}
+        # whether the batch may get more records of other nodes; those that wait are the next one's
+        self.may_grow: Callable[[], bool] = lambda: True
         self._collected: dict[int, int] = {}  # up to where `tidy` has deleted
         self._is_held = False  # and something of that is left, of sessions that move
         self.sharing = Sharing(suspect_s)
@@ -104,8 +106,12 @@ class Node:
     def receive(self, text: bytes) -> list[Record]:
         """A record of another node; gives those that could be applied now. ClusterError as `Incoming`."""
         self.incoming.receive(text)
+        return self.apply_waiting()
+
+    def apply_waiting(self) -> list[Record]:
+        """Applies records that have come, as long as the batch may grow; gives them."""
         applied = []
-        while (record := self.incoming.take()) is not None:
+        while self.may_grow() and (record := self.incoming.take()) is not None:
             self.clock.raise_to(record.clock)
             self.applier.apply(record)
             applied.append(record)

@@ -130,9 +130,12 @@ class Rows(ABC):
     clock: Table[None, None, int]
     format: Table[None, None, int]  # that is written, once it is known
 
-    def do_run(self, run: Run, dot: Dot, apart: Container[str]) -> Iterator[bytes]:
+    def do_run(
+        self, run: Run, dot: Dot, apart: Container[str], added: list[tuple[Owner, Stamp]]
+    ) -> Iterator[bytes]:
         """Does what the operations of a run do, as far as it can be done together. Gives those that cannot,
-        each to be done before the next is asked for, and all that are for clients who are `apart`.
+        each to be done before the next is asked for. Of clients who are `apart` new entries go to `added`,
+        too, and what changes entries is given.
         """
         yield run.text
 

@@ -26,6 +26,7 @@ cdef class NewestIds:
 cdef class Client:               # of a run, as far as it was asked for
     cdef str name
     cdef object place            # the queue where new messages go, as keys have it; empty: not for a run
+    cdef bint is_apart           # what is added for it is told; known with its place
     cdef object left_alone       # whether none of its entries may be changed by a run
     cdef bint is_known           # what is below was read
     cdef bytes queue             # the only one that it has, where a run may send; else empty

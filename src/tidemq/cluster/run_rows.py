@@ -134,7 +134,7 @@ class Client:
     def __init__(self, name: str) -> None:
         self.name = name
         self.queue = self.session = b""
-        self.is_known = self.changed = False
+        self.is_known = self.changed = self.is_apart = False
         self.next_sequence = 0
 
 
@@ -273,6 +273,9 @@ class RunRows:
         for number in places:
             read_addition(data, next, group.end, cython.address(addition))
             self._write_addition(cython.address(addition), number)
+            client: Client = self._client(addition.owner, addition.owner_size)
+            if client.is_apart:
+                self.around.note_added(client.name, id)
             next = addition.sent.end if addition.is_sent else addition.end
         self.newest._note(group.id)
         return True
@@ -287,6 +290,7 @@ class RunRows:
             client: Client = self._client(addition.owner, addition.owner_size)
             if client.place is None:
                 client.place = self.around.place(client.name)
+                client.is_apart = self.around.is_apart(client.name)
             if not client.place:
                 return []
             found.append(client.place)

@@ -365,17 +365,24 @@ def _join_end(epoch: Stamp, seen: dict[int, int], over: Stamp | None, by: Dot | 
 
 class Around:
     """What a run (`run_rows.py`) asks of the rows around it, all that this batch has changed otherwise among
-    it. `apart`: clients that no run does anything for.
+    it. `apart`: clients of whose entries a run changes none, and of whose new ones `note_added` is told.
     """
 
-    def __init__(self, rows: StoredRows, pending: Pending, apart: Container[str]) -> None:
+    def __init__(
+        self,
+        rows: StoredRows,
+        pending: Pending,
+        apart: Container[str],
+        note_added: Callable[[str, bytes], None],
+    ) -> None:
         self._rows: Any = rows  # whose tables are stored ones
         self._pending = pending
         self._apart = apart
+        self.note_added = note_added  # client, message id
 
     def place(self, client: str) -> bytes:
         """The queue where new messages of a client go, as keys have it; empty: not by a run."""
-        if client in self._apart or self._has_changed_session(client):
+        if self._has_changed_session(client):
             return b""  # the queue that it has when the batch is written may be another
         current: int = self._rows.owners.current(Owner(SESSION, client))
         return current.to_bytes(8)
@@ -389,6 +396,10 @@ class Around:
         if beside is None or self._pending.get("session", client.encode()) is None:
             return b"", b""
         return numbers[0].to_bytes(8), beside
+
+    def is_apart(self, client: str) -> bool:
+        """Whether `note_added` is to be told of what is added."""
+        return client in self._apart
 
     def leaves_alone(self, client: str) -> bool:
         """Whether no entry of a client's may be changed by a run."""
@@ -465,12 +476,28 @@ class StoredRows(Rows):
         """How many writes there are of what was done together."""
         return len(self._pending.writes)
 
-    def do_run(self, run: Run, dot: Dot, apart: Container[str]) -> Iterator[bytes]:
+    def do_run(
+        self, run: Run, dot: Dot, apart: Container[str], added: list[tuple[Owner, Stamp]]
+    ) -> Iterator[bytes]:
         """As in `Rows`."""
-        around = Around(self, self._pending, apart)
+
+        def note_added(client: str, message_id: bytes) -> None:
+            added.append((Owner(SESSION, client), decode("stamp", message_id)[0]))
+
+        around = Around(self, self._pending, apart, note_added)
         work = RunRows(run.text, encode("dot", dot), self._newest, self._pending, around)
         while left := work.go_on():
             yield left
+
+    def in_flight(self, client: str) -> list[tuple[Stamp, Entry]]:
+        """As in `Rows`, without a look at what waits: that may be a hundred thousand messages."""
+        owner = Owner(SESSION, client)
+        ids: set[Stamp] = set(self.entries.changed_of(owner))
+        for number in self.owners.numbers(owner):
+            prefix = _QUEUE_KEY.pack(number, IN_FLIGHT, bytes(16))[:9]
+            ids.update(decode("stamp", key[9:])[0] for key, _ in self._pending.scan("queue", prefix))
+        found = ((each, self.entries.get(owner, each)) for each in sorted(ids))
+        return [(each, entry) for each, entry in found if entry is not None and entry.sequence >= 0]
 
     def groups(self) -> list[Owner]:
         """Shared groups for which something waits, on whatever node."""

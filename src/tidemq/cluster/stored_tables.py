@@ -83,6 +83,10 @@ class StoredTable(Generic[A, B, V]):
         """Whether a row with this first key has been changed."""
         return first in self._changed
 
+    def changed_of(self, first: A) -> list[B]:
+        """Second keys of rows with this first key that have been changed."""
+        return list(self._changed.get(first, ()))
+
     def writes(self) -> Iterator[Write]:
         """Those of what has been changed."""
         for first, rows in self._changed.items():
