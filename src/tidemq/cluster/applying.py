@@ -17,13 +17,13 @@ that did not know of each other. For these the rules below give the same outcome
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tidemq.cluster import operations as ops
 from tidemq.cluster.operations import GROUP, SESSION, Owner, Stamp, packet_id_of
-from tidemq.cluster.records import Record, read_run
+from tidemq.cluster.records import Record, read_run, run_of
 from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Session, Subscription
 from tidemq.cluster.vectors import Dot, Vector, has_seen
 
@@ -146,6 +146,14 @@ class Applier:
         if payload is not None:
             left = replace(payload, references=payload.references - 1)
             self._rows.payloads.put(message_id, None, left if left.references else None)
+
+    def drop_entries(self, owner: Owner, ids: Sequence[Stamp]) -> None:
+        """The same for many of a session's, together."""
+        run = run_of([ops.Remove(owner, each) for each in ids])
+        for left in self._rows.do_run(run, Dot(0, 0), (), []):
+            for each in read_run(left):
+                assert isinstance(each, ops.Remove)
+                self.drop_entry(each.owner, each.id)
 
     def _remove(self, op: ops.Remove) -> None:
         entry = self._rows.entries.get(op.owner, op.id)

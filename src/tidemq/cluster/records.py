@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -164,6 +164,17 @@ def _read_operations(reader: Reader, text: bytes, count: int, layout: Layout) ->
         else:
             yield _read_operation(reader, layout)
         count -= together or 1
+
+
+def run_of(operations: Sequence[Operation]) -> Run:
+    """Operations on queues of sessions, to be done together."""
+    text = bytearray()
+    for operation in operations:
+        kind, forms = LAYOUTS[formats_read().lowest].written[type(operation)]
+        text.append(kind)
+        for name, form in forms:
+            write(text, form, getattr(operation, name))
+    return Run(bytes(text), len(operations))
 
 
 def read_run(text: bytes) -> list[Operation]:

@@ -174,6 +174,10 @@ class Rows(ABC):
         every = sorted(self.entries.of(owner), key=lambda each: each[0])
         return [(id_, entry) for id_, entry in every if self.shown(owner, entry)]
 
+    def entries_after(self, owner: Owner, after: Stamp) -> Iterator[tuple[Stamp, Entry]]:
+        """Those with higher ids, in their order, read as they are asked for."""
+        return iter(sorted(each for each in self.entries.of(owner) if each[0] > after))
+
     def in_flight(self, client: str) -> list[tuple[Stamp, Entry]]:
         """What is in flight to a client."""
         return [each for each in self.entries.of(Owner(SESSION, client)) if each[1].sequence >= 0]

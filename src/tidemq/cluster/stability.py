@@ -13,9 +13,11 @@ from dataclasses import replace
 
 from tidemq.cluster.applying import Applier
 from tidemq.cluster.log_size import LogSize
-from tidemq.cluster.operations import SESSION, Owner
-from tidemq.cluster.rows import Rows
+from tidemq.cluster.operations import SESSION, Owner, Stamp
+from tidemq.cluster.rows import NEVER, Rows
 from tidemq.cluster.vectors import Dot, Vector, has_seen, raised
+
+LOOKED_AT_ONCE = 4096  # entries of sessions that have ended, in one batch
 
 
 class Stability:
@@ -28,6 +30,8 @@ class Stability:
         self._known: dict[int, dict[int, int]] = {}
         self._said: dict[int, tuple[int, Vector]] = {}  # waits until the member's own records are here
         applied, _ = rows.applied.get(own, None) or (0, b"")
+        self._may_look = LOOKED_AT_ONCE  # at so many entries more
+        self._looked: dict[str, tuple[Stamp, bool]] = {}  # at those of ended sessions so far; is any left
         self.log_size = LogSize()
         for number, text in sorted(rows.log.of(own)):
             self.log_size.add(number, len(text))
@@ -78,8 +82,12 @@ class Stability:
                 rows.gone.put(name, None, None)
             elif has_seen(stable, dot) and topic_filter is not None:
                 self._drop_subscription(name, topic_filter)
-        for client in {client for client, _, _ in rows.ends.all()}:
-            self._collect_client(client, stable)
+        self._may_look = LOOKED_AT_ONCE
+        for client in sorted({client for client, _, _ in rows.ends.all()}):
+            if self._may_look == 0:
+                held = True
+                break
+            held = self._collect_client(client, stable) or held
         while self.first <= stable.get(self._own, 0):
             rows.log.put(self._own, self.first, None)
             self.first += 1
@@ -90,27 +98,42 @@ class Stability:
         self._rows.subscriptions.put(client, topic_filter, None)
         self._rows.gone.put(client, topic_filter, None)
 
-    def _collect_client(self, client: str, stable: Vector) -> None:
-        """Of a client whose session ended: what went with it; and all of it where no session came after."""
+    def _collect_client(self, client: str, stable: Vector) -> bool:
+        """Of a client whose session ended: what went with it; and all of it where no session came after.
+        Whether there is more of it than is looked at in one batch.
+        """
         rows, owner = self._rows, Owner(SESSION, client)
-        if not all(has_seen(stable, dot) for dot, _ in rows.ends.of(client)):
-            return
+        ends = rows.ends.of(client)
+        if not all(has_seen(stable, dot) for dot, _ in ends):
+            self._looked.pop(client, None)
+            return False
         none = rows.sessions.get(client, None) is None
-        left = False
-        for message_id, entry in rows.entries.of(owner):
+        after, left = self._looked.pop(client, (NEVER, False))
+        dropped: list[Stamp] = []
+        for message_id, entry in rows.entries_after(owner, after):
+            if self._may_look == 0:
+                self._applier.drop_entries(owner, dropped)
+                self._looked[client] = after, left
+                return True
+            self._may_look -= 1
+            after = message_id
             known = none and all(has_seen(stable, each.dot) for each in entry.adds)
-            shown = rows.shown(owner, entry)
+            shown = tuple(
+                each for each in entry.adds if not any(has_seen(end.seen, each.dot) for _, end in ends)
+            )
             if known or not shown:
-                self._applier.drop_entry(owner, message_id)
+                dropped.append(message_id)
                 continue
             left = left or none
             if shown != entry.adds:
                 rows.entries.put(owner, message_id, replace(entry, adds=shown))
+        self._applier.drop_entries(owner, dropped)
         for topic_filter, each in rows.subscriptions.of(client):
             if rows.is_hidden(client, each.dot) or (none and has_seen(stable, each.dot)):
                 self._drop_subscription(client, topic_filter)
             else:
                 left = left or none
         if not left:
-            for dot, _ in rows.ends.of(client):
+            for dot, _ in ends:
                 rows.ends.put(client, dot, None)
+        return False

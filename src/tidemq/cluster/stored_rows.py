@@ -144,6 +144,11 @@ class EntryLayout:
         for _, message_id, entry in self._scan(b"q" + encode("owner", owner)):
             yield message_id, entry
 
+    def load_after(self, owner: Owner, after: Stamp) -> Iterator[tuple[Stamp, Entry]]:
+        """Those with higher ids, in their order."""
+        for _, message_id, entry in self._scan(b"q" + encode("owner", owner), self._key(owner, after)):
+            yield message_id, entry
+
     def load_all(self) -> Iterator[tuple[Owner, Stamp, Entry]]:
         """As in `Layout`."""
         return self._scan(b"q")
@@ -166,8 +171,8 @@ class EntryLayout:
     def _key(self, owner: Owner, message_id: Stamp) -> bytes:
         return b"q" + encode("owner stamp", owner, message_id)
 
-    def _scan(self, prefix: bytes) -> Iterator[tuple[Owner, Stamp, Entry]]:
-        for key, text in self._store.scan(FAMILY, prefix):
+    def _scan(self, prefix: bytes, after: bytes = b"") -> Iterator[tuple[Owner, Stamp, Entry]]:
+        for key, text in self._store.scan(FAMILY, prefix, after):
             owner, message_id = decode("owner stamp", key[1:])
             yield owner, message_id, self._join(message_id, text)
 
@@ -488,6 +493,12 @@ class StoredRows(Rows):
         work = RunRows(run.text, encode("dot", dot), self._newest, self._pending, around)
         while left := work.go_on():
             yield left
+
+    def entries_after(self, owner: Owner, after: Stamp) -> Iterator[tuple[Stamp, Entry]]:
+        """As in `Rows`."""
+        if self.entries.has_changed(owner):
+            return super().entries_after(owner, after)
+        return self._entries.load_after(owner, after)
 
     def in_flight(self, client: str) -> list[tuple[Stamp, Entry]]:
         """As in `Rows`, without a look at what waits: that may be a hundred thousand messages."""

@@ -30,6 +30,10 @@ WINDOW = 8
 _ID = struct.Struct(">QQ")
 
 
+class ToldWronglyError(Exception):
+    """The keeper says what cannot be: the history ends with this."""
+
+
 class Engine:
     """Of one process. `poke` and `poke_neighbours`: that there is something for the keeper, or other nodes;
     `wake`: and for a turn of its own, in which what others asked is done in order. `now` and `wall_ns`:
@@ -455,7 +459,8 @@ class Engine:
         session = self._of_number(number)
         if session is not None:
             for each in ids:
-                assert each in session.had, f"{each.hex()} is gone, and {session.client} never had it"
+                if each not in session.had:
+                    raise ToldWronglyError(f"{each.hex()} is gone, and {session.client} never had it")
                 if each not in session.flights.values():
                     session.waiting.pop(each, None)
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from unittest import mock
 
+from cluster.simulation.engine import ToldWronglyError
 from cluster.simulation.history import QUICK_S
 from cluster.simulation.process import OPEN_S, Host, Hosts, Process, SimulatedGiver
 from cluster.simulation.visitors import Publisher, Sent, Subscriber
@@ -101,7 +102,10 @@ class Run:
     def __call__(self) -> list[str]:
         """Runs it; gives what was wrong."""
         with simulated(self.world):
-            return self._run()
+            try:
+                return self._run()
+            except ToldWronglyError as error:
+                return [f"told wrongly: {error}"]
 
     def _run(self) -> list[str]:
         world = self.world

@@ -1,0 +1,84 @@
+"""What ended sessions have left is removed a piece at a time, however much it is."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from cluster.nodes import WrittenRows, make_message, make_node
+
+from tidemq.cluster import operations as ops
+from tidemq.cluster.memory_rows import MemoryRows
+from tidemq.cluster.node import Node
+from tidemq.cluster.operations import SESSION, Owner, PutSession, Stamp
+from tidemq.cluster.rows import Rows
+
+ANN, BOB = Owner(SESSION, "ann"), Owner(SESSION, "bob")
+
+
+@pytest.fixture(params=[MemoryRows, WrittenRows], ids=["memory", "stored"])
+def node(request: pytest.FixtureRequest) -> Node:
+    rows: Rows = request.param()
+    return make_node(0, 1, rows)
+
+
+def do(node: Node, *operations: ops.Operation) -> None:
+    node.write(operations)
+    node.rows.take_changes()
+    node.synced(node.rows.vector)
+
+
+def begin(node: Node, client: str) -> None:
+    do(node, PutSession(client, node.stamp(), 1, True, 0, 60, 0, 0, 0, -1))
+
+
+def end(node: Node, client: str) -> None:
+    session = node.rows.sessions.get(client, None)
+    assert session is not None
+    do(node, ops.EndSession(client, session.row.epoch))
+
+
+def add(node: Node, owner: Owner, count: int) -> list[Stamp]:
+    ids = [node.stamp() for _ in range(count)]
+    for each in ids:
+        do(node, ops.Payload(each, make_message("a/1", b"x")), ops.Add(owner, each, 0, 1, 1, 0))
+    return ids
+
+
+def left(node: Node, owner: Owner) -> list[Stamp]:
+    return sorted(each for each, _ in node.rows.entries.of(owner))
+
+
+def test_so_many_entries_are_looked_at_in_one_batch(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemq.cluster.stability.LOOKED_AT_ONCE", 10)
+    begin(node, "ann")
+    begin(node, "bob")
+    add(node, ANN, 25)
+    add(node, BOB, 5)
+    end(node, "ann")
+    end(node, "bob")
+    begin(node, "ann")
+    stays = add(node, ANN, 12)
+    found = []
+    for _ in range(6):
+        node.tidy()
+        node.rows.take_changes()
+        found.append((len(left(node, ANN)), len(left(node, BOB))))
+    assert found == [(27, 5), (17, 5), (12, 5), (12, 2), (12, 0), (12, 0)]
+    assert left(node, ANN) == stays
+    assert [each for each, _, _ in node.rows.ends.all()] == []
+    assert sum(1 for _ in node.rows.payloads.all()) == len(stays)
+    assert [each for each, _ in node.rows.queue(ANN)] == stays
+
+
+def test_what_several_queues_have_stays_with_the_last(node: Node) -> None:
+    begin(node, "ann")
+    begin(node, "bob")
+    shared = node.stamp()
+    adds = (ops.Add(owner, shared, 0, 1, 1, 0) for owner in (ANN, BOB))
+    do(node, ops.Payload(shared, make_message("a/1", b"x")), *adds)
+    for client, count in (("ann", 1), ("bob", 0)):
+        end(node, client)
+        node.tidy()
+        node.rows.take_changes()
+        assert len(list(itertools.islice(node.rows.payloads.all(), 9))) == count
