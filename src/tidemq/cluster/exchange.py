@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from tidemq.cluster.incoming import Gap
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import BEAT_S, MEMBERS_MAX, encode_heartbeat, parse_heartbeat
 from tidemq.cluster.membership import STRUCK, struck_word
@@ -25,10 +26,34 @@ BEAT, RECORDS, APPLIED, FETCH = "beat", "records", "applied", "fetch"
 ASK, PIECE = "ask-snapshot", "snapshot"
 SENT_BYTES = 512 << 10  # of records in one message, and one record more
 RESEND_S = 1.0  # copies that nobody has confirmed
+FETCHED_BYTES_MAX = 16 << 20  # of records that are sent for one question, and one message more
+FETCH_S_MAX = 2.4  # until records are asked for again, of which none has come
 
 _SIZE = struct.Struct(">I")
 _NUMBER = struct.Struct(">Q")
 _RANGE = struct.Struct(">QQ")
+
+
+class _Fetch:
+    """Records of one node that were asked for: until when no others are."""
+
+    def __init__(self) -> None:
+        self._first = self._last = 0
+        self._at = self._wait_s = 0.0
+
+    def is_due(self, gap: Gap, now: float) -> bool:
+        """Whether these are to be asked for now: at first, when the last question has been answered, or when
+        its answer does not go on. Who is asked may have much to do, and would answer each question.
+        """
+        asked, goes_on = gap.first <= self._last, gap.first > self._first
+        if asked and goes_on:
+            self._first, self._at, self._wait_s = gap.first, now, 2 * BEAT_S
+        if asked and now - self._at < self._wait_s:
+            return False
+        again = asked and not goes_on
+        self._wait_s = min(2 * self._wait_s, FETCH_S_MAX) if again else BEAT_S
+        self._first, self._last, self._at = gap.first, gap.last, now
+        return True
 
 
 class Exchange:
@@ -59,7 +84,8 @@ class Exchange:
         self._beat_at = -BEAT_S
         self._now = now
         self._late_s = 0.0
-        self._fetched = itertools.count()
+        self._holders = itertools.count()
+        self._fetches: dict[int, _Fetch] = {}  # what was asked for, by whose it is
         self._applied_by: dict[int, int] = {}  # the last record of this node that others have, by node
         self.counts: Counter[str] = Counter()
         self.troubles = Troubles()
@@ -192,9 +218,14 @@ class Exchange:
         while it did not listen.
         """
         live = self._others(now)
-        for gap in self.node.incoming.gaps():
+        gaps = {gap.incarnation: gap for gap in self.node.incoming.gaps()}
+        self._fetches = {each: fetch for each, fetch in self._fetches.items() if each in gaps}
+        for gap in gaps.values():
+            fetch = self._fetches.setdefault(gap.incarnation, _Fetch())
+            if not fetch.is_due(gap, now):
+                continue
             holders = [gap.incarnation] * (gap.incarnation in live) + [self.node.incarnation, *live]
-            holder = holders[next(self._fetched) % len(holders)]
+            holder = holders[next(self._holders) % len(holders)]
             if holder == gap.incarnation:
                 self._links.send(holder, FETCH, _RANGE.pack(gap.first, gap.last))
             else:
@@ -272,8 +303,13 @@ class Exchange:
 
     def _hear_fetch(self, source: int, body: bytes) -> list[Record]:
         first, last = _RANGE.unpack(body)
+        sent = 0
         for piece in self._pieces(first, min(last, self.node.durable)):
-            self._links.send(source, RECORDS, _pack([text for _, text in piece]))
+            body = _pack([text for _, text in piece])
+            self._links.send(source, RECORDS, body)
+            sent += len(body)
+            if sent > FETCHED_BYTES_MAX:
+                break  # the rest is asked for when this is there
         return []
 
 

@@ -14,7 +14,7 @@ from tidemq.cluster.links import Links
 from tidemq.cluster.members import STRUCK_TEXT
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import Operation, Strike
-from tidemq.cluster.records import parse_record
+from tidemq.cluster.records import clock_of
 from tidemq.cluster.vectors import Vector
 from tidemq.errors import ClusterError
 
@@ -181,7 +181,7 @@ class Membership:
         if size.bytes > self._patience.log_bytes_max:
             return f"the log that is kept for it has {size.bytes} bytes"
         text = node.record(node.incarnation, node.stability.first)
-        age_s = (node.clock.next_ns() - parse_record(text).clock) / 1e9 if text is not None else 0.0
+        age_s = (node.clock.next_ns() - clock_of(text)) / 1e9 if text is not None else 0.0
         return f"a record has waited for it for {age_s:.0f} s" if age_s > self._patience.absent_s else ""
 
 

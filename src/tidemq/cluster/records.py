@@ -156,6 +156,12 @@ def parse_record(text: bytes) -> Record:
     return record
 
 
+def clock_of(text: bytes) -> int:
+    """The hybrid time of a record that was parsed, or made here; nanoseconds."""
+    clock: int = _HEAD.unpack_from(text, _CRC.size)[4]
+    return clock
+
+
 def _read_operations(reader: Reader, text: bytes, count: int, layout: Layout) -> Iterator[Operation]:
     while count > 0:
         end, together = run_end(text, reader.at, count)

@@ -157,6 +157,10 @@ class Rows(ABC):
         """Of records and of all else that this node sends; 0: none yet."""
         return self.format.get(None, None) or 0
 
+    def homes(self) -> Iterator[tuple[str, int]]:
+        """All clients that have sessions, and where these are at home."""
+        return ((client, session.row.home) for client, _, session in self.sessions.all())
+
     def is_hidden(self, client: str, dot: Dot) -> bool:
         """Whether a row that this record made went with the end of a session."""
         return any(has_seen(end.seen, dot) for _, end in self.ends.of(client))

@@ -37,4 +37,4 @@ def connect(rows: Rows, wish: PutSession, *, clean: bool, asked: bool) -> PutSes
 
 def sessions_of(rows: Rows, home: int) -> Iterator[str]:
     """Clients whose sessions are at home there. Looks at all sessions."""
-    return (client for client, _, session in rows.sessions.all() if session.row.home == home)
+    return (client for client, its in rows.homes() if its == home)

@@ -87,6 +87,10 @@ class SessionLayout:
         if session is not None:
             yield None, session
 
+    def homes(self) -> Iterator[tuple[str, int]]:
+        """Clients, and where their sessions are at home."""
+        return ((client, home) for client, _, (_, home, *_) in self._beside.load_all())
+
     def load_all(self) -> Iterator[tuple[str, None, Session]]:
         """As in `Layout`."""
         for client, _, _ in self._beside.load_all():
@@ -430,6 +434,7 @@ class StoredRows(Rows):
         self._newest = NewestIds(known)
         store = self._pending = Pending(stored)
         self.owners = Owners(store, new_number)
+        self._sessions = SessionLayout(store, self.owners)
         self._entries = EntryLayout(store, self.owners, lambda *entry: bool(self.shown(*entry)))
         self._tables: list[StoredTable[Any, Any, Any]] = []
 
@@ -451,7 +456,7 @@ class StoredRows(Rows):
             return made
 
         super().__init__(
-            sessions=table(SessionLayout(store, self.owners)),
+            sessions=table(self._sessions),
             ends=table(
                 PlainLayout(
                     store, b"e", ("text", "dot", "stamp vector stamp? dot?"), part=_part_end, join=_join_end
@@ -493,6 +498,17 @@ class StoredRows(Rows):
         work = RunRows(run.text, encode("dot", dot), self._newest, self._pending, around)
         while left := work.go_on():
             yield left
+
+    def homes(self) -> Iterator[tuple[str, int]]:
+        """As in `Rows`, without the sessions' own rows."""
+        changed = set(self._changed(self.sessions))
+        for client, home in self._sessions.homes():
+            if client not in changed:
+                yield client, home
+        for client in changed:
+            session = self.sessions.get(client, None)
+            if session is not None:
+                yield client, session.row.home
 
     def entries_after(self, owner: Owner, after: Stamp) -> Iterator[tuple[Stamp, Entry]]:
         """As in `Rows`."""

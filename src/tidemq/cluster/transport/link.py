@@ -156,8 +156,10 @@ class Link:
         vital = {task for task in self._tasks if task.get_name() == "vital"}
         done, _ = await asyncio.wait(vital, return_when=asyncio.FIRST_COMPLETED)
         self._tasks -= done
-        for task in done:
-            task.result()
+        # of each, or it is logged as one that nobody has asked for
+        for error in [task.exception() for task in done if not task.cancelled()]:
+            if error is not None:
+                raise error
         raise ClusterError("the connection ended, or the server no longer answers")
 
     async def _closed_by_server(self) -> None:

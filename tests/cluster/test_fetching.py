@@ -1,0 +1,106 @@
+"""When records that are missing are asked for again: not while the answer to the last question goes on."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+from cluster.nodes import START_NS, make_node
+from cluster.test_membership import written
+
+from tidemq.cluster.exchange import BEAT_S, FETCH, FETCH_S_MAX, RECORDS, Exchange
+from tidemq.cluster.incoming import Gap
+from tidemq.cluster.node import Node
+from tidemq.cluster.operations import Clear, Operation, Retain
+from tidemq.cluster.promises import Promises
+
+
+class Links:
+    """What was sent: to whom, and what."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, str, bytes]] = []
+
+    def send(self, to: int, kind: str, body: bytes) -> None:
+        self.sent.append((to, kind, body))
+
+    def fetch(self, _holder: int, incarnation: int, _first: int, _last: int) -> None:
+        self.sent.append((incarnation, FETCH, b""))
+
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_args, **_options: None
+
+
+def exchange_of(node: Node) -> tuple[Exchange, Links]:
+    links: Any = Links()
+    giver: Any = None
+    promises = Promises("two", "acknowledge", degraded_s=math.inf)
+    return Exchange(node, promises, links, giver, lambda: START_NS, 0.0), links
+
+
+def asked_at(node: Node, exchange: Exchange, links: Links, until: float) -> list[float]:
+    """When records were asked for, of a node whose clock ticks ten times a second."""
+    found = []
+    for step in range(int(until * 10)):
+        links.sent.clear()
+        exchange.tick(step / 10)
+        if any(kind == FETCH for _, kind, _ in links.sent):
+            found.append(step / 10)
+    return found
+
+
+def two_nodes(records: int, operation: Any) -> tuple[Node, Node, list[bytes]]:
+    one, two = make_node(0, 2), make_node(1, 2)
+    texts = [written(one, operation(one, number)) for number in range(records)]
+    return one, two, texts
+
+
+def clear(node: Node, number: int) -> Operation:
+    return Clear(f"t/{number}", node.stamp())
+
+
+def test_without_an_answer_they_are_asked_for_ever_more_seldom() -> None:
+    one, two, _ = two_nodes(5, clear)
+    exchange, links = exchange_of(two)
+    two.incoming.hear_of({one.incarnation: 5})
+    times = asked_at(two, exchange, links, 12.0)
+    pauses = [round(after - before, 1) for before, after in itertools.pairwise(times)]
+    assert pauses[0] >= BEAT_S
+    assert all(after > before - 0.15 for before, after in itertools.pairwise(pauses))  # of a tick
+    assert FETCH_S_MAX <= pauses[-1] <= FETCH_S_MAX + 2 * BEAT_S
+
+
+def test_while_the_answer_goes_on_nothing_is_asked_for() -> None:
+    one, two, texts = two_nodes(40, clear)
+    exchange, links = exchange_of(two)
+    two.incoming.hear_of({one.incarnation: 40})
+    found = []
+    for step, text in enumerate(texts[:30]):
+        exchange.tick(step * BEAT_S)
+        found += [step for _, kind, _ in links.sent if kind == FETCH]
+        links.sent.clear()
+        two.receive(text)
+    assert found == [0]
+    for late_s in (0.0, 1.0):  # the rest does not come
+        exchange.tick(31 * BEAT_S + late_s)
+    assert [kind for _, kind, _ in links.sent].count(FETCH) == 1
+    assert two.incoming.gaps() == [Gap(one.incarnation, 31, 40)]
+
+
+def test_an_answer_has_a_bound(monkeypatch: Any) -> None:
+    monkeypatch.setattr("tidemq.cluster.exchange.FETCHED_BYTES_MAX", 100_000)
+    monkeypatch.setattr("tidemq.cluster.exchange.SENT_BYTES", 30_000)
+
+    def retain(node: Node, number: int) -> Operation:
+        return Retain(f"t/{number}", node.stamp(), b"x" * 10_000)
+
+    one, two, _ = two_nodes(40, retain)
+    exchange, links = exchange_of(one)
+    exchange.receive(FETCH, 2, (1).to_bytes(8) + (40).to_bytes(8), 0.0)
+    sent = [body for _, kind, body in links.sent if kind == RECORDS]
+    assert 100_000 < sum(map(len, sent)) < 100_000 + 40_000 + 20_000
+    other, _ = exchange_of(two)
+    for body in sent:
+        other.receive(RECORDS, 1, body, 0.0)
+    assert 8 <= two.rows.vector[1] < 20
