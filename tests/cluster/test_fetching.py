@@ -67,7 +67,7 @@ def test_without_an_answer_they_are_asked_for_ever_more_seldom() -> None:
     times = asked_at(two, exchange, links, 12.0)
     pauses = [round(after - before, 1) for before, after in itertools.pairwise(times)]
     assert pauses[0] >= BEAT_S
-    assert all(after > before - 0.15 for before, after in itertools.pairwise(pauses))  # of a tick
+    assert all(after > before - 0.35 for before, after in itertools.pairwise(pauses))  # of a tick
     assert FETCH_S_MAX <= pauses[-1] <= FETCH_S_MAX + 2 * BEAT_S
 
 
