@@ -36,6 +36,7 @@ class History:
         self._ended: set[str] = set()
         self._is_calm = False
         self._known: list[tuple[Owner, Stamp]] = []
+        self._late: list[Stamp] = []  # ids that no message had yet, or that some queues have not
 
     def batch(self) -> list[tuple[Operation, ...]]:
         """The operations of some records. In most nothing happens to sessions, as mostly."""
@@ -81,7 +82,19 @@ class History:
         owners = [Owner(SESSION, each) for each in self._choose.sample(among, self._choose.randint(1, 3))]
         if not self._is_calm and self._choose.random() < 0.1:
             owners.append(GROUP_OWNER)
-        return self._adds(self._stamp(self._choose.randint(1, 2)), owners, shared)
+        return self._adds(self._id(), owners, shared)
+
+    def _id(self) -> Stamp:
+        """Of a new message, or of one that comes late, behind later ones of its source; perhaps once more for
+        other queues.
+        """
+        self._late.append(self._stamp(self._choose.randint(1, 2)))
+        if self._choose.random() < 0.4:
+            return self._stamp(self._choose.randint(1, 2))
+        found = self._choose.choice(self._late[-9:])
+        if self._choose.random() < 0.7:
+            self._late.remove(found)
+        return found
 
     def _shared(self) -> list[Operation]:
         return self._message(shared=True)

@@ -27,6 +27,7 @@ cdef class Client:               # of a run, as far as it was asked for
     cdef str name
     cdef object place            # the queue where new messages go, as keys have it; empty: not for a run
     cdef bint is_apart           # what is added for it is told; known with its place
+    cdef object has_changed      # whether any of its entries was changed in this batch, not by a run
     cdef object left_alone       # whether none of its entries may be changed by a run
     cdef bint is_known           # what is below was read
     cdef bytes queue             # the only one that it has, where a run may send; else empty
@@ -53,6 +54,8 @@ cdef class RunRows:
     cdef object _raise_next(self, Client client, uint64_t place)
     cdef object _put_sessions(self)
     cdef bint _add(self, const uint8_t* data, Group* group)
+    cdef bint _is_absent(self, const uint8_t* data, Group* group)
+    cdef object _ask_for(self, const uint8_t* data, Group* group, dict removed)
     cdef list _places(self, const uint8_t* data, Group* group)
     cdef object _write_addition(self, Addition* found, bytes number)
     cdef bint _change(self, Change* change)

@@ -189,6 +189,8 @@ class RunRows:
                     ids.add(_bytes(change.id, ID_BYTES))
                 at = change.end
             elif read_group(data, at, size, 0xFFFFFFFF, cython.address(group)):
+                if not self.newest._is_new(group.id):
+                    self._ask_for(data, cython.address(group), removed)
                 at = group.end
             else:
                 break
@@ -201,6 +203,17 @@ class RunRows:
             self.removed = {key for key, value in zip(removed, found, strict=True) if value is not None}
             keys = list(ids)
             self.references = dict(zip(keys, self.pending.get_many("reference", keys), strict=True))
+
+    def _ask_for(self, data, group, removed):
+        """The rows of what a group adds that may be there already."""
+        addition: Addition
+        at: cython.size_t = group.first
+        while at < group.end:
+            read_addition(data, at, group.end, cython.address(addition))
+            key: bytes = _entry_key(ord("q"), addition.owner, addition.owner_size, addition.id)
+            self.beside[key] = None
+            removed[key] = b"r" + key[1:]
+            at = addition.sent.end if addition.is_sent else addition.end
 
     def _act(self, data, end):
         """Whether the next of it is done; where it ends."""
@@ -257,18 +270,23 @@ class RunRows:
 
     def _add(self, data, group):
         addition: Addition
-        if not self.newest._is_new(group.id):
+        is_new: cython.bint = self.newest._is_new(group.id)
+        if not is_new and not self._is_absent(data, group):
             return False
         places: list = self._places(data, group)
         if not places:
             return False
         id: bytes = _bytes(group.id, ID_BYTES)
-        self.writes.append(("payload", id, _bytes(group.message, group.message_size)))
-        self.references[id] = None
-        if group.additions > 1:
-            count: bytes = _count_bytes(group.additions)
-            self.references[id] = count
-            self.writes.append(("reference", id, count))
+        count: uint32_t = group.additions
+        held: cython.bint = not is_new and self.pending.get("payload", id) is not None
+        if held:  # for other queues
+            counted: bytes = self.pending.get("reference", id)
+            count += read_u32(_data(counted)) if counted is not None else 1
+        else:
+            self.writes.append(("payload", id, _bytes(group.message, group.message_size)))
+        self.references[id] = _count_bytes(count) if count > 1 else None
+        if count > 1:
+            self.writes.append(("reference", id, self.references[id]))
         next: cython.size_t = group.first
         for number in places:
             read_addition(data, next, group.end, cython.address(addition))
@@ -278,6 +296,30 @@ class RunRows:
                 self.around.note_added(client.name, id)
             next = addition.sent.end if addition.is_sent else addition.end
         self.newest._note(group.id)
+        return True
+
+    def _is_absent(self, data, group):
+        """Whether no queue of a group's additions has the message, nor had it and it was removed: what is not
+        newer than all from its source may have come by another node. What this batch has changed otherwise
+        is not seen here.
+        """
+        addition: Addition
+        if self.around.has_changed_payload(read_u64(group.id), read_u64(group.id + 8)):
+            return False
+        at: cython.size_t = group.first
+        while at < group.end:
+            read_addition(data, at, group.end, cython.address(addition))
+            client: Client = self._client(addition.owner, addition.owner_size)
+            if client.has_changed is None:
+                client.has_changed = self.around.has_changed_entries(client.name)
+            key: bytes = _entry_key(ord("q"), addition.owner, addition.owner_size, addition.id)
+            if key not in self.beside:  # it was the newest when the run was read
+                self.beside[key] = self.pending.get(_FAMILY, key)
+                if self.pending.get(_FAMILY, b"r" + key[1:]) is not None:
+                    self.removed.add(key)
+            if client.has_changed or self.beside[key] is not None or key in self.removed:
+                return False
+            at = addition.sent.end if addition.is_sent else addition.end
         return True
 
     def _places(self, data, group):

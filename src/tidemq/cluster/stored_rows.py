@@ -412,8 +412,12 @@ class Around:
 
     def leaves_alone(self, client: str) -> bool:
         """Whether no entry of a client's may be changed by a run."""
+        return client in self._apart or self.has_changed_entries(client)
+
+    def has_changed_entries(self, client: str) -> bool:
+        """Whether this batch has changed any of a client's entries, or what is remembered of them."""
         owner, rows = Owner(SESSION, client), self._rows
-        return client in self._apart or rows.entries.has_changed(owner) or rows.removed.has_changed(owner)
+        return bool(rows.entries.has_changed(owner) or rows.removed.has_changed(owner))
 
     def has_changed_payload(self, clock: int, incarnation: int) -> bool:
         """Whether the number of references to a message has changed."""
