@@ -9,8 +9,9 @@ from typing import Any
 from cluster.nodes import START_NS, make_node
 from cluster.test_membership import written
 
-from tidemq.cluster.exchange import BEAT_S, FETCH, FETCH_S_MAX, RECORDS, Exchange
+from tidemq.cluster.exchange import FETCH, FETCH_S_MAX, RECORDS, Exchange
 from tidemq.cluster.incoming import Gap
+from tidemq.cluster.members import BEAT_S
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import Clear, Operation, Retain
 from tidemq.cluster.promises import Promises

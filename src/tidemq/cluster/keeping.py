@@ -413,7 +413,7 @@ class ClusterKeeper(Keeper):
         self._grows_until = time.monotonic() + GROWS_S
         self._applied += self.node.apply_waiting()
         for _ in range(min(len(self.inbox), IN_A_ROW_MAX)):
-            if not self._may_grow():
+            if time.monotonic() > self._grows_until:
                 return
             kind, source, body, came_at = self.inbox.next()
             if kind == REACHED:
@@ -447,7 +447,7 @@ class ClusterKeeper(Keeper):
         """
         rows = self.rows
         late = time.monotonic() > self._grows_until
-        return not (late or rows.together >= TOGETHER_MAX or rows.sessions.changed)
+        return not (late or rows.together >= TOGETHER_MAX or rows.has_changed_sessions)
 
     def _tell_engine(self) -> None:
         """What other nodes' records have changed of what the engine has."""

@@ -482,6 +482,11 @@ class StoredRows(Rows):
         )
 
     @property
+    def _entry_table(self) -> StoredTable[Owner, Stamp, Entry]:
+        assert isinstance(self.entries, StoredTable)
+        return self.entries
+
+    @property
     def has_changes(self) -> bool:
         return bool(self._pending.writes) or any(table.changed for table in self._tables)
 
@@ -489,6 +494,11 @@ class StoredRows(Rows):
     def together(self) -> int:
         """How many writes there are of what was done together."""
         return len(self._pending.writes)
+
+    @property
+    def has_changed_sessions(self) -> bool:
+        """Whether any session was put or ended."""
+        return bool(self._changed(self.sessions))
 
     def do_run(
         self, run: Run, dot: Dot, apart: Container[str], added: list[tuple[Owner, Stamp]]
@@ -516,14 +526,14 @@ class StoredRows(Rows):
 
     def entries_after(self, owner: Owner, after: Stamp) -> Iterator[tuple[Stamp, Entry]]:
         """As in `Rows`."""
-        if self.entries.has_changed(owner):
+        if self._entry_table.has_changed(owner):
             return super().entries_after(owner, after)
         return self._entries.load_after(owner, after)
 
     def in_flight(self, client: str) -> list[tuple[Stamp, Entry]]:
         """As in `Rows`, without a look at what waits: that may be a hundred thousand messages."""
         owner = Owner(SESSION, client)
-        ids: set[Stamp] = set(self.entries.changed_of(owner))
+        ids: set[Stamp] = set(self._entry_table.changed_of(owner))
         for number in self.owners.numbers(owner):
             prefix = _QUEUE_KEY.pack(number, IN_FLIGHT, bytes(16))[:9]
             ids.update(decode("stamp", key[9:])[0] for key, _ in self._pending.scan("queue", prefix))
