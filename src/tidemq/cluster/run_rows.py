@@ -143,7 +143,7 @@ class RunRows:
     """A run on its way into the rows: what it does is appended to ``pending.writes``.
 
     ``dot``: of its record, as rows have it. ``around`` says what the batch has changed otherwise (`Around`
-    in `stored_rows.py`).
+    in `around_runs.py`).
     """
 
     def __init__(self, text: bytes, dot: bytes, newest: NewestIds, pending, around) -> None:

@@ -1,7 +1,7 @@
 from collections.abc import Iterable
 
+from tidemq.cluster.around_runs import Around
 from tidemq.cluster.pending import Pending
-from tidemq.cluster.stored_rows import Around
 
 SOURCES_MAX: int
 
