@@ -19,13 +19,17 @@ from tidemq.cluster.promises import Promises
 
 
 class Links:
-    """What was sent: to whom, and what."""
+    """What was sent: to whom, and what; and which records were copied."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, str, bytes]] = []
+        self.copied: list[int] = []
 
     def send(self, to: int, kind: str, body: bytes) -> None:
         self.sent.append((to, kind, body))
+
+    def copy(self, _to: int, records: list[tuple[int, bytes]]) -> None:
+        self.copied += [number for number, _ in records]
 
     def fetch(self, _holder: int, incarnation: int, _first: int, _last: int) -> None:
         self.sent.append((incarnation, FETCH, b""))
@@ -149,3 +153,22 @@ def test_so_much_of_each_node_is_kept_for_others() -> None:
     assert list(recent.find(1, 1, 60))
     recent.keep([2])
     assert list(recent.find(1, 1, 60)) == []
+
+
+def test_a_new_replica_gets_a_long_log_a_piece_at_a_time(monkeypatch: Any) -> None:
+    monkeypatch.setattr("tidemq.cluster.exchange.COPIED_BYTES_MAX", 100_000)
+    monkeypatch.setattr("tidemq.cluster.exchange.SENT_BYTES", 30_000)
+
+    def retain(node: Node, number: int) -> Operation:
+        return Retain(f"t/{number}", node.stamp(), b"x" * 10_000)
+
+    one, two, _ = two_nodes(40, retain)
+    exchange, links = exchange_of(one)
+    ends: list[int] = []
+    one.hear(two.beat(0.0, START_NS), 0.0)
+    for step in range(9):
+        exchange.tick(step * BEAT_S)
+        ends.append(links.copied[-1])
+        exchange.copied(2, ends[-1])
+    assert links.copied == list(range(1, 41))
+    assert 3 <= len(set(ends)) <= 5

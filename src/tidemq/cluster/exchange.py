@@ -25,6 +25,7 @@ from tidemq.errors import ClusterError, StoreError
 BEAT, RECORDS, APPLIED, FETCH = "beat", "records", "applied", "fetch"
 ASK, PIECE = "ask-snapshot", "snapshot"
 SENT_BYTES = 512 << 10  # of records in one message, and one record more
+COPIED_BYTES_MAX = 16 << 20  # of the log that a new replica gets at once, and one message more
 RESEND_S = 1.0  # copies that nobody has confirmed
 FETCHED_BYTES_MAX = 16 << 20  # of records that are sent for one question, and one message more
 
@@ -149,7 +150,7 @@ class Exchange:
         return [each for each in self.node.members.live(now) if each != self.node.incarnation]
 
     def _copy(self, now: float) -> None:
-        """To the replica what it lacks: all of the log when it has just become the replica."""
+        """To the replica what it lacks: all of the log, a piece at a time, when it has just become it."""
         replica = self.node.members.replica(now)
         if replica != self._replica:
             self._replica = replica
@@ -161,9 +162,15 @@ class Exchange:
             self._copied = max(self._confirmed, self.node.stability.first - 1)
         if replica is None or self._copied >= self.node.durable:
             return
+        self._copied_at = now
+        sent = 0
         for piece in self._pieces(self._copied + 1, self.node.durable):
             self._links.copy(replica, piece)
-        self._copied, self._copied_at = self.node.durable, now
+            self._copied = piece[-1][0]
+            sent += sum(len(text) for _, text in piece)
+            if sent > COPIED_BYTES_MAX:
+                return
+        self._copied = self.node.durable
 
     def all_have(self, number: int, now: float) -> bool:
         """Whether this record, and all before, is at every node that is there, and in the replica's log for
