@@ -9,15 +9,15 @@ from typing import Any
 
 from cluster.processes.nodes import Node, Nodes
 from crash.history import History
-from waiting import happens
+from waiting import WAIT_S, happens
 
 from tidemq.cli.admin_request import Api
 from tidemq.cluster.sharing import Sharing
 from tidemq.errors import TideMQError
 from tidemq.store.rocksdb import RocksDBStore
 
-VERIFY_S = 30.0  # for nodes to have applied the same
-TRIM_S = 30.0  # until all have said so, and nobody needs a record or a tombstone any more
+VERIFY_S = WAIT_S  # for nodes to have applied the same
+TRIM_S = WAIT_S  # until all have said so, and nobody needs a record or a tombstone any more
 TIDY_S = 1.0  # and have tidied up
 PATIENT = 0.1  # of runs: until queue entries of sessions that moved need not be remembered either
 PATH = "/api/v1/cluster"
