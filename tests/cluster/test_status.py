@@ -91,10 +91,14 @@ async def test_a_cluster_is_shown_as_it_is_and_a_node_that_goes_is_seen_to_go(cl
     counters = one.counters()
     assert {*CLUSTER_COUNTERS, *TRANSPORT_COUNTERS} <= set(counters)
     assert counters["cluster_links_connected"] >= 1
-    _, text = await asyncio.to_thread(get, one, "/metrics")
-    assert 'tidemq_cluster_members{state="alive"} 2.0' in text
-    assert 'tidemq_cluster_member_up{incarnation="' in text
-    assert text.count("tidemq_cluster_left_seconds{") == 2
+
+    async def says_how_long() -> bool:  # of no node that has just been told of the clients' disconnects
+        _, text = await asyncio.to_thread(get, one, "/metrics")
+        assert 'tidemq_cluster_members{state="alive"} 2.0' in text
+        assert 'tidemq_cluster_member_up{incarnation="' in text
+        return text.count("tidemq_cluster_left_seconds{") == 2
+
+    await until(says_how_long, "nothing is under way", poll_s=0.1)
     await two.stop()
     await until(lambda: are({"one": "alive", "two": "dead"}), "it is seen to be dead", poll_s=0.1)
     code, output = await run(one, "status")
