@@ -6,10 +6,11 @@ import itertools
 import math
 from typing import Any
 
-from cluster.nodes import START_NS, make_node
+from cluster.nodes import START_NS, make_node, say
 from cluster.test_membership import written
 
-from tidemq.cluster.exchange import FETCH, FETCH_S_MAX, RECORDS, Exchange
+from tidemq.cluster.exchange import FETCH, RECORDS, Exchange
+from tidemq.cluster.fetching import FETCH_S_MAX, RECENT_BYTES_MAX, RecentRecords
 from tidemq.cluster.incoming import Gap
 from tidemq.cluster.members import BEAT_S
 from tidemq.cluster.node import Node
@@ -102,13 +103,56 @@ def test_an_answer_has_a_bound(monkeypatch: Any) -> None:
 
     one, two, _ = two_nodes(40, retain)
     exchange, links = exchange_of(one)
-    exchange.receive(FETCH, 2, (1).to_bytes(8) + (40).to_bytes(8), 0.0)
+    exchange.receive(FETCH, 2, b"".join(each.to_bytes(8) for each in (1, 1, 40)), 0.0)
     sent = [body for _, kind, body in links.sent if kind == RECORDS]
     assert 100_000 < sum(map(len, sent)) < 100_000 + 40_000 + 20_000
     other, _ = exchange_of(two)
     for body in sent:
         other.receive(RECORDS, 1, body, 0.0)
     assert 8 <= two.rows.vector[1] < 20
+
+
+def test_a_node_on_one_side_of_a_split_gets_from_another_what_it_did_not_hear() -> None:
+    """Else it could apply nothing of the other's any more, which has done all upon it."""
+    one, two, three = (make_node(index, 3) for index in range(3))
+    (first, first_links), (second, second_links) = exchange_of(one), exchange_of(two)
+    lost = written(three, clear(three, 1))
+    first.records_came(3, [lost])  # and then nobody hears the third any more, nor whoever has its copies
+    upon = written(one, clear(one, 2))
+    say(one, [two])
+    say(two, [one])
+    second.records_came(1, [upon])
+    assert two.rows.vector.get(1) is None
+    for step in range(1, 60):
+        second.tick(step / 10)
+        for to, kind, body in second_links.sent:
+            if (to, kind) == (1, FETCH):
+                first.receive(kind, 2, body, step / 10)
+        for to, kind, body in first_links.sent:
+            if (to, kind) == (2, RECORDS):
+                second.receive(kind, 1, body, step / 10)
+        second_links.sent.clear()
+        first_links.sent.clear()
+        say(one, [two])
+    assert (two.rows.vector[3], two.rows.vector[1]) == (1, 1)
+
+
+def test_so_much_of_each_node_is_kept_for_others() -> None:
+    recent = RecentRecords()
+    one = make_node(0, 2)
+    texts = [written(one, Retain("t", one.stamp(), b"x" * 100_000)) for _ in range(60)]
+    for text in texts:
+        recent.note(text)
+    recent.note(b"none")
+    found = [number for number, _ in recent.find(1, 1, 60)]
+    assert found == list(range(61 - len(found), 61))
+    kept = sum(len(text) for _, text in recent.find(1, 1, 60))
+    assert RECENT_BYTES_MAX - 110_000 < kept <= RECENT_BYTES_MAX
+    assert [number for number, _ in recent.find(1, 58, 59)] == [58, 59]
+    recent.keep([1])
+    assert list(recent.find(1, 1, 60))
+    recent.keep([2])
+    assert list(recent.find(1, 1, 60)) == []
 
 
 def test_a_new_replica_gets_a_long_log_a_piece_at_a_time(monkeypatch: Any) -> None:

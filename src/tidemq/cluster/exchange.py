@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from tidemq.cluster.incoming import Gap
+from tidemq.cluster.fetching import Fetch, RecentRecords
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import BEAT_S, MEMBERS_MAX, encode_heartbeat, parse_heartbeat
 from tidemq.cluster.membership import STRUCK, struck_word
@@ -28,33 +28,10 @@ SENT_BYTES = 512 << 10  # of records in one message, and one record more
 COPIED_BYTES_MAX = 16 << 20  # of the log that a new replica gets at once, and one message more
 RESEND_S = 1.0  # copies that nobody has confirmed
 FETCHED_BYTES_MAX = 16 << 20  # of records that are sent for one question, and one message more
-FETCH_S_MAX = 2.4  # until records are asked for again, of which none has come
 
 _SIZE = struct.Struct(">I")
 _NUMBER = struct.Struct(">Q")
-_RANGE = struct.Struct(">QQ")
-
-
-class _Fetch:
-    """Records of one node that were asked for: until when no others are."""
-
-    def __init__(self) -> None:
-        self._first = self._last = 0
-        self._at = self._wait_s = 0.0
-
-    def is_due(self, gap: Gap, now: float) -> bool:
-        """Whether these are to be asked for now: at first, when the last question has been answered, or when
-        its answer does not go on. Who is asked may have much to do, and would answer each question.
-        """
-        asked, goes_on = gap.first <= self._last, gap.first > self._first
-        if asked and goes_on:
-            self._first, self._at, self._wait_s = gap.first, now, 2 * BEAT_S
-        if asked and now - self._at < self._wait_s:
-            return False
-        again = asked and not goes_on
-        self._wait_s = min(2 * self._wait_s, FETCH_S_MAX) if again else BEAT_S
-        self._first, self._last, self._at = gap.first, gap.last, now
-        return True
+_WANTED = struct.Struct(">QQQ")  # whose records, from and to
 
 
 class Exchange:
@@ -86,7 +63,8 @@ class Exchange:
         self._now = now
         self._late_s = 0.0
         self._holders = itertools.count()
-        self._fetches: dict[int, _Fetch] = {}  # what was asked for, by whose it is
+        self._recent = RecentRecords()
+        self._fetches: dict[int, Fetch] = {}  # what was asked for, by whose it is
         self._applied_by: dict[int, int] = {}  # the last record of this node that others have, by node
         self.counts: Counter[str] = Counter()
         self.troubles = Troubles()
@@ -130,6 +108,7 @@ class Exchange:
         aside = self.node.incoming.aside
         for text in texts:
             applied += self.node.receive(text)
+            self._recent.note(text)
             while aside:
                 self.troubles.note(f"{holder:016x}", aside.popleft())
         return applied
@@ -164,6 +143,7 @@ class Exchange:
         self._fetch(now)
         if self.node.members.has_met_all(now):  # or what a node lacks that was just met would be gone
             self.node.tidy()
+        self._recent.keep(self.node.members.incarnations)
         self._links.trim(self.node.stability.first - 1)
 
     def _others(self, now: float) -> list[int]:
@@ -221,20 +201,24 @@ class Exchange:
             yield piece
 
     def _fetch(self, now: float) -> None:
-        """Asks one holder after the other for what is missing; this node's own server has what it was told of
-        while it did not listen.
+        """Asks one holder after the other for what is missing: its own node, whoever's server has copies, and
+        other nodes, which may have heard what this one has not before its node was on the other side of a
+        split. This node's own server has what it was told of while it did not listen.
         """
         live = self._others(now)
         gaps = {gap.incarnation: gap for gap in self.node.incoming.gaps()}
         self._fetches = {each: fetch for each, fetch in self._fetches.items() if each in gaps}
         for gap in gaps.values():
-            fetch = self._fetches.setdefault(gap.incarnation, _Fetch())
+            fetch = self._fetches.setdefault(gap.incarnation, Fetch())
             if not fetch.is_due(gap, now):
                 continue
-            holders = [gap.incarnation] * (gap.incarnation in live) + [self.node.incarnation, *live]
-            holder = holders[next(self._holders) % len(holders)]
-            if holder == gap.incarnation:
-                self._links.send(holder, FETCH, _RANGE.pack(gap.first, gap.last))
+            asked = [(each, self._links.send) for each in live]
+            copies = [(each, None) for each in (self.node.incarnation, *live) if each != gap.incarnation]
+            own = [each for each in asked if each[0] == gap.incarnation]
+            holders = [*own, *copies, *(each for each in asked if each not in own)]
+            holder, send = holders[next(self._holders) % len(holders)]
+            if send is not None:
+                send(holder, FETCH, _WANTED.pack(gap.incarnation, gap.first, gap.last))
             else:
                 self._links.fetch(holder, gap.incarnation, gap.first, gap.last)
 
@@ -309,9 +293,15 @@ class Exchange:
         return []
 
     def _hear_fetch(self, source: int, body: bytes) -> list[Record]:
-        first, last = _RANGE.unpack(body)
+        incarnation, first, last = _WANTED.unpack(body)
         sent = 0
-        for piece in self._pieces(first, min(last, self.node.durable)):
+        if incarnation == self.node.incarnation:
+            pieces = self._pieces(first, min(last, self.node.durable))
+        else:
+            pieces = iter([list(self._recent.find(incarnation, first, last))])
+        for piece in pieces:
+            if not piece:
+                break
             body = _pack([text for _, text in piece])
             self._links.send(source, RECORDS, body)
             sent += len(body)

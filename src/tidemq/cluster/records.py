@@ -162,6 +162,13 @@ def clock_of(text: bytes) -> int:
     return clock
 
 
+def dot_of(text: bytes) -> Dot:
+    """Which record a text says that it is; ClusterError where it is too short for one."""
+    if len(text) < _CRC.size + _HEAD.size:
+        raise ClusterError(f"a record has at least {_CRC.size + _HEAD.size} bytes, this one {len(text)}")
+    return Dot(*_HEAD.unpack_from(text, _CRC.size)[1:3])
+
+
 def _read_operations(reader: Reader, text: bytes, count: int, layout: Layout) -> Iterator[Operation]:
     while count > 0:
         end, together = run_end(text, reader.at, count)
