@@ -128,7 +128,8 @@ class Actor:
 
     def _add(self) -> list[Operation]:
         """A message that was published here for a queue that is here; or one on its way between nodes, which
-        the node that has the queue adds, and perhaps another in its place that does not know.
+        the node that has the queue adds, and perhaps another in its place that does not know. After a split
+        either may think that it is the only one.
         """
         sessions = [Owner(SESSION, client) for client, _, _ in self.node.rows.sessions.all()]
         owner = self._choose.choice([*sessions, *GROUPS])
@@ -139,7 +140,7 @@ class Actor:
             return []
         if self._published and self._choose.random() < 0.5:
             owner, message_id = self._choose.choice(self._published)
-            shared = True
+            shared = self._choose.random() < 0.7
             if owner not in {*sessions, *GROUPS} or self._knows(owner, message_id):
                 return []
         payload = ops.Payload(message_id, make_message("a/1", b"m%d" % message_id.clock))

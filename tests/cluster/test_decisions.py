@@ -463,6 +463,43 @@ def test_what_is_held_for_a_session_that_moves_is_forgotten_though_nothing_else_
     assert not list(node.rows.removed.all())
 
 
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_what_two_sides_add_of_which_one_does_not_know_of_the_other_is_on_all_nodes_or_on_none(
+    is_sent: bool,
+) -> None:
+    """After a split, before the home of before has heard that the session was taken: it removes what it has
+    added alone. What the new home has added stays on all nodes, until it removes that as well.
+    """
+    one, two, three = (make_node(index, 3) for index in range(3))
+    owner, epoch = Owner(SESSION, "ann"), one.stamp()
+    begun = PutSession("ann", epoch, 1, True, 0, 60, 0, 0, 0, -1)
+    first = one.write([begun]).encoded
+    two.receive(first)
+    three.receive(first)
+    message_id = one.stamp()
+    added = [ops.Payload(message_id, b"m"), ops.Add(owner, message_id, 0, 1, 1, 0, shared=False)]
+    taken = two.write([replace(begun, epoch=two.stamp(), home=2, begins=False)])
+    shared = [added[0], ops.Add(owner, message_id, 0, 1, 1, 0, shared=True)]
+    sent = [ops.Send(owner, epoch, message_id, 0)] if is_sent else []
+    of_one = [one.write([*added, *sent]).encoded, one.write([ops.Remove(owner, message_id)]).encoded]
+    of_two = [taken.encoded, two.write(shared).encoded]
+    for text in of_two:
+        one.receive(text)
+    for text in of_one:
+        two.receive(text)
+    for text in (of_one[0], *of_two, of_one[1]):
+        three.receive(text)
+    for node in (one, two, three):
+        assert [(each, entry.sequence) for each, entry in node.rows.queue(owner)] == [(message_id, -1)]
+    assert len({node.rows.digest() for node in (one, two, three)}) == 1
+    last = two.write([ops.Remove(owner, message_id)]).encoded
+    one.receive(last)
+    three.receive(last)
+    for node in (one, two, three):
+        assert not node.rows.queue(owner)
+        assert not list(node.rows.payloads.all())
+
+
 def test_a_message_of_an_ended_session_that_another_node_adds_later_is_told_as_new() -> None:
     """That node did not know of the end: the message is for the session of now, which has heard of none."""
     one, two = make_node(0, 2), make_node(1, 2)

@@ -184,10 +184,10 @@ def test_new_messages_of_a_record_are_a_run() -> None:
     assert isinstance(run, Run)
     assert run.count == 5
     rows = WrittenRows()
-    assert list(rows.do_run(run, record.dot, (), [])) == []
+    assert list(rows.do_run(run, record.dot, record.seen, (), [])) == []
     assert rows.together == 2 + 1 + 2 * 3, "payloads, a reference, and of each entry two rows"
     assert rows.entries.get(Owner(SESSION, "bob"), first) is not None
-    assert b"".join(rows.do_run(run, record.dot, (), [])) == run.text, "they are new no more"
+    assert b"".join(rows.do_run(run, record.dot, record.seen, (), [])) == run.text, "they are new no more"
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -246,9 +246,9 @@ def test_most_of_a_calm_history_is_done_together(monkeypatch: pytest.MonkeyPatch
     kinds: Counter[type[Any]] = Counter()
     left: Counter[type[Any]] = Counter()
 
-    def do_run(rows: StoredRows, run: Run, dot: Dot, apart: Any, added: Any) -> Iterator[bytes]:
+    def do_run(rows: StoredRows, run: Run, dot: Dot, seen: Any, apart: Any, added: Any) -> Iterator[bytes]:
         kinds.update(map(type, read_run(run.text)))
-        for text in together(rows, run, dot, apart, added):
+        for text in together(rows, run, dot, seen, apart, added):
             left.update(map(type, read_run(text)))
             yield text
 

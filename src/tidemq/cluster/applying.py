@@ -4,8 +4,10 @@ Records are applied in causal order: when all that their node had applied is app
 operation is about is there, and two operations that come in different orders on two nodes were done by nodes
 that did not know of each other. For these the rules below give the same outcome in either order:
 
-- An entry is one, whoever added it, by its owner and id. Its removal removes it, and is remembered
-  (`removed`) as long as another node may have added it too.
+- An entry is one, whoever added it, by its owner and id. Who adds it says whether another node may do so, too
+  (`Added.shared`). The removal of one that is shared removes it, whoever adds it, and is remembered
+  (`removed`). That of another one takes back what its node knew of alone: what a node has added that did not
+  know of that one, as in a split, stays.
 - Of a session's rows that with the highest epoch counts, whole, with what it has received and in flight.
   What another one had in flight waits again.
 - The end of a session hides what its node knew of the session's rows, and they are deleted when all nodes
@@ -28,6 +30,12 @@ from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Sess
 from tidemq.cluster.vectors import Dot, Vector, has_seen
 
 FORKS_MAX = 100_000  # that are remembered; an older one that brings more rows is counted again
+
+
+def _waiting(entry: Entry) -> Entry:
+    """In flight no more."""
+    adds = tuple(each._replace(unsent=False) for each in entry.adds)
+    return replace(entry, adds=adds, sequence=-1, released=False)
 
 
 class Applier:
@@ -99,7 +107,7 @@ class Applier:
     def _run(self, op: ops.Run) -> None:
         """Together, where the rows can; what is left of it one by one."""
         self._runs.append(op)
-        for left in self._rows.do_run(op, self._dot, () if self._own else self.home, self.added):
+        for left in self._rows.do_run(op, self._dot, self._seen, () if self._own else self.home, self.added):
             for each in read_run(left):
                 self._acts[type(each)](each)
 
@@ -120,18 +128,20 @@ class Applier:
             self.counts["cluster_added_after_removal"] += 1
             return
         shared = op.shared or op.owner.kind == GROUP
-        added = Added(dot, op.flags, op.qos, op.message_bytes, op.expires_at_ms, op.subscription_ids)
         entry = rows.entries.get(op.owner, op.id)
+        unsent = entry is not None and entry.sequence >= 0
+        fields = op.flags, op.qos, op.message_bytes, op.expires_at_ms, op.subscription_ids
+        added = Added(dot, shared, unsent, *fields)
         if entry is None:
             self._hold_payload(op.id)
-            entry = Entry((), shared)
+            entry = Entry(())
             self.added.append((op.owner, op.id))
         else:
             self.counts["cluster_added_twice"] += 1
             if not rows.shown(op.owner, entry):  # it had gone with a session that has ended
                 self.added.append((op.owner, op.id))
         adds = tuple(sorted((*entry.adds, added)))
-        rows.entries.put(op.owner, op.id, replace(entry, adds=adds, shared=entry.shared or shared))
+        rows.entries.put(op.owner, op.id, replace(entry, adds=adds))
 
     def _hold_payload(self, message_id: Stamp) -> None:
         payload = self._rows.payloads.get(message_id, None)
@@ -150,7 +160,7 @@ class Applier:
     def drop_entries(self, owner: Owner, ids: Sequence[Stamp]) -> None:
         """The same for many of a session's, together."""
         run = run_of([ops.Remove(owner, each) for each in ids])
-        for left in self._rows.do_run(run, Dot(0, 0), (), []):
+        for left in self._rows.do_run(run, Dot(0, 0), self._rows.vector, (), []):
             for each in read_run(left):
                 assert isinstance(each, ops.Remove)
                 self.drop_entry(each.owner, each.id)
@@ -158,15 +168,30 @@ class Applier:
     def _remove(self, op: ops.Remove) -> None:
         entry = self._rows.entries.get(op.owner, op.id)
         gone = self._rows.removed.get(op.owner, op.id)
-        if entry is not None:
+        known = [each for each in entry.adds if has_seen(self._seen, each.dot)] if entry is not None else []
+        is_remembered = bool(gone) or any(each.shared for each in known)
+        if entry is not None and len(known) < len(entry.adds) and not is_remembered:
+            if known:
+                self._take_back(op, entry)
+        elif entry is not None:
             if self._rows.shown(op.owner, entry):  # else it had gone with a session that has ended
                 self.removed.append((op.owner, op.id, entry))
             self.drop_entry(op.owner, op.id)
-        if gone or (entry is not None and entry.shared):
+        if is_remembered:
             self._rows.removed.put(op.owner, op.id, (*(gone or ()), self._dot))
 
+    def _take_back(self, op: ops.Remove, entry: Entry) -> None:
+        """Leaves what others have added, in flight only where who sent it knew of any of that."""
+        left = replace(entry, adds=tuple(each for each in entry.adds if not has_seen(self._seen, each.dot)))
+        if all(each.unsent for each in left.adds):
+            left = replace(_waiting(left), sent=False)
+        self._rows.entries.put(op.owner, op.id, left)
+        self.counts["cluster_added_elsewhere"] += 1
+
     def _in_flight(self, op: ops.Send | ops.Release | ops.Return) -> Entry | None:
-        """The entry, where the operation is of the session's newest epoch, or of the group's for it."""
+        """The entry, where the operation is of the session's newest epoch, or of the group's for it, and its
+        node knew of this entry: else it was about one that has been taken back.
+        """
         entry = self._rows.entries.get(op.owner, op.id)
         if op.owner.kind == GROUP:
             newest = entry is None or op.epoch >= entry.epoch
@@ -174,7 +199,14 @@ class Applier:
             newest = self._session_under(op.owner.name, op.epoch) is not None
         if not newest:
             self.counts["cluster_older_epoch"] += 1
-        return entry if newest else None
+        if not newest or entry is None or not any(has_seen(self._seen, each.dot) for each in entry.adds):
+            return None
+        return entry
+
+    def _flying(self, entry: Entry, sequence: int, *, released: bool, epoch: Stamp) -> Entry:
+        """As the record sends it."""
+        adds = tuple(each._replace(unsent=not has_seen(self._seen, each.dot)) for each in entry.adds)
+        return replace(entry, adds=adds, sequence=sequence, released=released, sent=True, epoch=epoch)
 
     def _session_under(self, client: str, epoch: Stamp) -> Session | None:
         """The client's session, where this is its newest epoch."""
@@ -188,7 +220,7 @@ class Applier:
             row = replace(session.row, next_sequence=max(session.row.next_sequence, op.sequence + 1))
             self._rows.sessions.put(op.owner.name, None, replace(session, row=row))
         if entry is not None:
-            sent = replace(entry, sequence=op.sequence, sent=True, released=False, epoch=op.epoch)
+            sent = self._flying(entry, op.sequence, released=False, epoch=op.epoch)
             self._rows.entries.put(op.owner, op.id, sent)
 
     def _release(self, op: ops.Release) -> None:
@@ -199,9 +231,7 @@ class Applier:
     def _return(self, op: ops.Return) -> None:
         entry = self._in_flight(op)
         if entry is not None:
-            self._rows.entries.put(
-                op.owner, op.id, replace(entry, sequence=-1, released=False, epoch=op.epoch)
-            )
+            self._rows.entries.put(op.owner, op.id, replace(_waiting(entry), epoch=op.epoch))
 
     # --- sessions ----------------------------------------------------------------------------------
 
@@ -266,11 +296,12 @@ class Applier:
         """Under a new epoch just this is in flight; what any other one had so waits again."""
         entries, owner = self._rows.entries, Owner(SESSION, op.client)
         for message_id, entry in self._rows.in_flight(op.client):
-            entries.put(owner, message_id, replace(entry, sequence=-1, released=False))
+            entries.put(owner, message_id, _waiting(entry))
         for message_id, sequence, released in op.flights:
             waiting = entries.get(owner, message_id)
-            if waiting is not None:  # else another node has had the answer
-                flying = replace(waiting, sequence=sequence, released=released, sent=True)
+            # else another node has had the answer
+            if waiting is not None and any(has_seen(self._seen, each.dot) for each in waiting.adds):
+                flying = self._flying(waiting, sequence, released=released, epoch=waiting.epoch)
                 entries.put(owner, message_id, flying)
 
     def _has_rows(self, client: str) -> bool:

@@ -32,12 +32,13 @@ WINDOW = 128  # entries of one queue that are put together with its rows at once
 ID_BYTES = 16
 _STREAM = STREAM.encode()
 
-# of what lies beside an entry: behind the queue, whether it is shared and the epoch: how many records have
-# added it; of the first its record, flags, QoS, bytes, when it expires, and identifiers of subscriptions
-_ADDS, _FIRST, _FIELDS, _IDS = 25, 29, 45, 59
+# of what lies beside an entry: behind the queue and the epoch how many records have added it; of the first
+# then its record, whether it is shared, and unsent; flags, QoS, bytes, when it expires; and subscriptions'
+# identifiers
+_ADDS, _FIELDS, _IDS = 24, 46, 60
 _FIELDS_BYTES = 14
 _PLACE = slice(_FIELDS_BYTES, _FIELDS_BYTES + 8)  # in the row of a queue
-_ADDED = "dot B B I q I*"
+_ADDED = "dot ? ? B B I q I*"
 
 # how an entry's row is, before its place in the outbox and what the records have said
 WAITS, FLIES, RELEASES, IS_MISSING, IS_OTHER, HAS_STRAYS = (bytes([each]) for each in range(1, 7))
@@ -251,7 +252,7 @@ def _state(text: bytes, there: tuple[int, bytes] | None) -> bytes:
     if there is None:
         return IS_MISSING
     status, row = there
-    if text[28] == 1:  # one record, as nearly always
+    if text[_ADDS : _ADDS + 4] == b"\0\0\0\1":  # one record, as nearly always
         ids = text[_IDS + 4 :]
     else:
         ids = text[_IDS + 4 : _IDS + 4 + 4 * int.from_bytes(text[_IDS : _IDS + 4])]
@@ -377,7 +378,7 @@ def _describe_adds(text: bytes) -> str:
     reader = Reader(text)
     words = []
     for _ in range(reader.count()):
-        (by, number), _, qos, size, expires_at_ms, _ = (reader.read(form) for form in _ADDED.split())
+        (by, number), _, _, _, qos, size, expires_at_ms, _ = (reader.read(form) for form in _ADDED.split())
         expires = f", expires at {expires_at_ms} ms" if expires_at_ms else ""
         words.append(f"; added by record {number} of {by:016x} with QoS {qos}, {size} bytes{expires}")
     return "".join(words)

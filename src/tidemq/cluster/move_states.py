@@ -39,6 +39,12 @@ class Coming:
         """Whether nobody waits for it, or nobody any more."""
         return all(each.cancelled() for each in self.waiting)
 
+    def ask_anew(self) -> None:
+        """What was answered is of an earlier CONNECT: the session may have been elsewhere since then."""
+        self.asked, self.yielded = 0, None
+        self.answers.clear()
+        self.polled_at = 0.0
+
 
 @dataclass(slots=True)
 class Come:

@@ -129,6 +129,8 @@ class Moves:
     def connect(self, client: str, clean: bool, answer: Future[int], came_at: float) -> None:
         """CONNECT: the future gets 0 when the session is here, or there is none, else a reason code."""
         coming = self._comes(client)
+        if coming.waiting:
+            coming.ask_anew()
         coming.came = self._node.clock.next_ns() - int((time.monotonic() - came_at) * 1e9)
         coming.clean = clean
         coming.waiting.append(answer)

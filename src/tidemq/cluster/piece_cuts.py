@@ -19,9 +19,9 @@ if not cython.compiled:
 
 _ID = cython.declare(cython.Py_ssize_t, 16)
 # of what lies beside an entry, as in `comparable_rows`
-_ADDS = cython.declare(cython.Py_ssize_t, 25)
-_FIELDS = cython.declare(cython.Py_ssize_t, 45)
-_IDS = cython.declare(cython.Py_ssize_t, 59)
+_ADDS = cython.declare(cython.Py_ssize_t, 24)
+_FIELDS = cython.declare(cython.Py_ssize_t, 46)
+_IDS = cython.declare(cython.Py_ssize_t, 60)
 _FIELDS_BYTES = cython.declare(cython.Py_ssize_t, 14)
 _RETAIN = cython.declare(uint8_t, RETAIN)
 _RELEASED = cython.declare(uint8_t, RELEASED)
@@ -161,7 +161,7 @@ def _state(text, row, status):
     there: cython.Py_ssize_t = len(row)
     beside: cython.pointer[cython.const[uint8_t]] = _data(text)
     data: cython.pointer[cython.const[uint8_t]] = _data(row)
-    if size < _IDS + 4 or beside[28] != 1 or beside[25] or beside[26] or beside[27]:
+    if size < _IDS + 4 or memcmp(beside + _ADDS, b"\0\0\0\1", 4):
         return b""
     if there != _FIELDS_BYTES + 8 + size - _IDS - 4 or (data[0] ^ beside[_FIELDS]) & _RETAIN:
         return b""

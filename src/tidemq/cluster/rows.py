@@ -25,6 +25,8 @@ class Added(NamedTuple):
     """An entry as one record added it."""
 
     dot: Dot
+    shared: bool  # another node may add it as well
+    unsent: bool  # the entry is in flight, and who sent it did not know of this
     flags: int
     qos: int
     message_bytes: int
@@ -37,7 +39,6 @@ class Entry:
     """A message in a queue. `adds`: mostly one; the first of them that counts is what the entry is."""
 
     adds: tuple[Added, ...]
-    shared: bool  # another node may add it as well
     sequence: int = -1  # in flight: its place in the outbox
     released: bool = False
     sent: bool = False  # it may have gone out before
@@ -131,10 +132,10 @@ class Rows(ABC):
     format: Table[None, None, int]  # that is written, once it is known
 
     def do_run(
-        self, run: Run, dot: Dot, apart: Container[str], added: list[tuple[Owner, Stamp]]
+        self, run: Run, dot: Dot, seen: Vector, apart: Container[str], added: list[tuple[Owner, Stamp]]
     ) -> Iterator[bytes]:
         """Does what the operations of a run do, as far as it can be done together. Gives those that cannot,
-        each to be done before the next is asked for. Of clients who are `apart` new entries go to `added`,
+        each to be done before the next is asked for. `seen`: what the record knew of, itself included. Of clients who are `apart` new entries go to `added`,
         too, and what changes entries is given.
         """
         yield run.text

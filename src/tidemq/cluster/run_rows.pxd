@@ -38,6 +38,7 @@ cdef class Client:               # of a run, as far as it was asked for
 cdef class RunRows:
     cdef bytes text
     cdef bytes dot
+    cdef object seen             # by incarnation, the last record
     cdef size_t at
     cdef NewestIds newest
     cdef object pending          # of the store
@@ -59,6 +60,7 @@ cdef class RunRows:
     cdef list _places(self, const uint8_t* data, Group* group)
     cdef object _write_addition(self, Addition* found, bytes number)
     cdef bint _change(self, Change* change)
+    cdef bint _has_seen(self, const uint8_t* dot)
     cdef bint _remove(self, Change* change, bytes key, Beside* beside)
     cdef bint _put_in_flight(self, Change* change, bytes key, bytes text, Beside* beside, Client client)
     cdef bint _release(self, Change* change, Beside* beside)

@@ -48,11 +48,13 @@ _IN_FLIGHT = cython.declare(uint8_t, IN_FLIGHT)
 # what lies beside a session: epoch, home, whether it begins, next place, record
 _NEXT = cython.declare(cython.size_t, 25)
 _SESSION_BYTES = cython.declare(cython.size_t, 49)
-# what lies beside an entry: queue, whether it is shared, epoch, how many records, and the first of these
-_EPOCH = cython.declare(cython.size_t, 9)
-_RECORDS = cython.declare(cython.size_t, 25)
-_DOT = cython.declare(cython.size_t, 29)
-_FIELDS = cython.declare(cython.size_t, 45)
+# what lies beside an entry: queue, epoch, how many records, and of the first of these, whether it is shared, and
+# whether it is unsent
+_EPOCH = cython.declare(cython.size_t, 8)
+_RECORDS = cython.declare(cython.size_t, 24)
+_DOT = cython.declare(cython.size_t, 28)
+_SHARED = cython.declare(cython.size_t, 44)
+_FIELDS = cython.declare(cython.size_t, 46)
 
 
 def _bytes(data, size):
@@ -142,12 +144,13 @@ class Client:
 class RunRows:
     """A run on its way into the rows: what it does is appended to ``pending.writes``.
 
-    ``dot``: of its record, as rows have it. ``around`` says what the batch has changed otherwise (`Around`
+    ``dot``: of its record, as rows have it, and what that had ``seen``. ``around`` says what the batch has changed otherwise (`Around`
     in `around_runs.py`).
     """
 
-    def __init__(self, text: bytes, dot: bytes, newest: NewestIds, pending, around) -> None:
-        self.text, self.dot, self.newest, self.pending, self.around = text, dot, newest, pending, around
+    def __init__(self, text: bytes, dot: bytes, seen, newest: NewestIds, pending, around) -> None:
+        self.text, self.dot, self.seen = text, dot, seen
+        self.newest, self.pending, self.around = newest, pending, around
         self.writes = pending.writes
         self.at = 0
         self.clients, self.beside, self.references, self.removed = {}, {}, {}, set()
@@ -361,8 +364,8 @@ class RunRows:
         value = PyBytes_FromStringAndSize(cython.NULL, _FIELDS + FIELDS_BYTES + found.ids_size)
         text = PyBytes_AS_STRING(value)
         memcpy(text, queue, 8)
-        memset(text + 8, 0, 20)  # not shared, no epoch, and one record
-        text[28] = 1
+        memset(text + 8, 0, _FIELDS - 8)  # no epoch, not shared, not unsent
+        put_u32(cython.cast(cython.pointer[uint8_t], text + _RECORDS), 1)
         if found.is_sent:
             memcpy(text + _EPOCH, found.sent.epoch, ID_BYTES)
         memcpy(text + _DOT, PyBytes_AS_STRING(self.dot), 16)
@@ -392,7 +395,7 @@ class RunRows:
             if change.kind == SEND:
                 self._raise_next(client, change.place)
             return True
-        if not _read_beside(text, cython.address(beside)):
+        if not _read_beside(text, cython.address(beside)) or not self._has_seen(beside.queue + _DOT):
             return False
         if change.kind == REMOVE:
             return self._remove(change, key, cython.address(beside))
@@ -428,6 +431,13 @@ class RunRows:
             self.references[id] = counted
             writes.append(("reference", id, counted))
         return True
+
+    def _has_seen(self, dot):
+        """Whether the record knew of that which has added an entry: mostly it is one of the same node."""
+        if not memcmp(dot, _data(self.dot), 8):
+            return True
+        number: object = self.seen.get(read_u64(dot), 0)
+        return cython.cast(uint64_t, number) >= read_u64(dot + 8)
 
     def _put_in_flight(self, change, key, text, beside, client):
         flags: uint8_t = beside.fields[0] & _RETAIN | _COUNTED | _SENT
@@ -525,7 +535,7 @@ def _read_beside(text, found):
     size: cython.size_t = len(text)
     if size < _FIELDS + FIELDS_BYTES + 4 or read_u32(data + _RECORDS) != 1:
         return False
-    found.queue, found.shared, found.fields = data, data[8] != 0, data + _FIELDS
+    found.queue, found.shared, found.fields = data, data[_SHARED] != 0, data + _FIELDS
     found.ids = found.fields + FIELDS_BYTES + 4
     found.ids_size = size - (_FIELDS + FIELDS_BYTES + 4)
     return found.ids_size == 4 * cython.cast(cython.size_t, read_u32(found.ids - 4))

@@ -2,6 +2,7 @@ from collections.abc import Iterable
 
 from tidemq.cluster.around_runs import Around
 from tidemq.cluster.pending import Pending
+from tidemq.cluster.vectors import Vector
 
 SOURCES_MAX: int
 
@@ -13,6 +14,6 @@ class NewestIds:
 
 class RunRows:
     def __init__(
-        self, text: bytes, dot: bytes, newest: NewestIds, pending: Pending, around: Around
+        self, text: bytes, dot: bytes, seen: Vector, newest: NewestIds, pending: Pending, around: Around
     ) -> None: ...
     def go_on(self) -> bytes: ...

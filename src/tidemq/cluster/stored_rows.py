@@ -19,7 +19,7 @@ from tidemq.cluster.pending import Pending, Readable
 from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Session, Subscription
 from tidemq.cluster.run_rows import NewestIds, RunRows
 from tidemq.cluster.stored_tables import FAMILY, KeptTable, NotedTable, PlainLayout, StoredTable, tuple_layout
-from tidemq.cluster.vectors import Dot
+from tidemq.cluster.vectors import Dot, Vector
 from tidemq.store import Write
 from tidemq.store.rows import (
     COUNTED,
@@ -38,7 +38,7 @@ _QUEUE_KEY = struct.Struct(">QB16s")
 _QUEUE = struct.Struct(">BBIqQ")
 _EXPIRY_KEY = struct.Struct(">qQ16s")
 _SESSION_ROW = struct.Struct(">QIqqIqI")
-_ADDED = "dot B B I q I*"
+_ADDED = "dot ? ? B B I q I*"
 
 
 def id_bytes(stamp: Stamp) -> bytes:
@@ -129,8 +129,8 @@ class SessionLayout:
 
 
 class EntryLayout:
-    """`queue` and `expiry`; `q` owner, message id -> queue, whether another node may add it, a group's epoch,
-    how many records have added it, and what each said. `is_shown`: whether an entry is there for its owner.
+    """`queue` and `expiry`; `q` owner, message id -> queue, a group's epoch, how many records have
+    added it, and what each said. `is_shown`: whether an entry is there for its owner.
     """
 
     def __init__(self, store: Readable, owners: Owners, is_shown: Callable[[Owner, Entry], bool]) -> None:
@@ -184,7 +184,7 @@ class EntryLayout:
     def _join(self, message_id: Stamp, text: bytes) -> Entry:
         """What lies beside a row, and the row itself."""
         reader = Reader(text)
-        number, shared, epoch = (reader.read(form) for form in ("Q", "?", "stamp"))
+        number, epoch = (reader.read(form) for form in ("Q", "stamp"))
         adds = tuple(Added(*(reader.read(form) for form in _ADDED.split())) for _ in range(reader.count()))
         reader.end()
         keys = [_QUEUE_KEY.pack(number, status, id_bytes(message_id)) for status in (IN_FLIGHT, IDLE)]
@@ -193,8 +193,8 @@ class EntryLayout:
                 row = parse_queue(key, value)
                 sequence = row.sequence if row.status == IN_FLIGHT else -1
                 released, sent = bool(row.flags & RELEASED), bool(row.flags & SENT)
-                return Entry(adds, shared, sequence, released, sent, epoch)
-        return Entry(adds, shared, epoch=epoch)
+                return Entry(adds, sequence, released, sent, epoch)
+        return Entry(adds, epoch=epoch)
 
     def writes(self, owner: Owner, message_id: Stamp, value: Entry | None) -> Iterator[Write]:
         """As in `Layout`. Into the owner's current queue, but for what an ended session has left."""
@@ -217,7 +217,7 @@ class EntryLayout:
             number = self._owners.earlier(owner)
         else:
             number = int.from_bytes(before[:8])
-        text = bytearray(encode("Q ? stamp I", number, value.shared, value.epoch, len(value.adds)))
+        text = bytearray(encode("Q stamp I", number, value.epoch, len(value.adds)))
         for added in value.adds:
             text += encode(_ADDED, *added)
         yield FAMILY, self._key(owner, message_id), bytes(text)
@@ -447,7 +447,7 @@ class StoredRows(Rows):
         return bool(self._changed(self.sessions))
 
     def do_run(
-        self, run: Run, dot: Dot, apart: Container[str], added: list[tuple[Owner, Stamp]]
+        self, run: Run, dot: Dot, seen: Vector, apart: Container[str], added: list[tuple[Owner, Stamp]]
     ) -> Iterator[bytes]:
         """As in `Rows`."""
 
@@ -455,7 +455,7 @@ class StoredRows(Rows):
             added.append((Owner(SESSION, client), decode("stamp", message_id)[0]))
 
         around = Around(self, self._pending, apart, note_added)
-        work = RunRows(run.text, encode("dot", dot), self._newest, self._pending, around)
+        work = RunRows(run.text, encode("dot", dot), seen, self._newest, self._pending, around)
         while left := work.go_on():
             yield left
 

@@ -449,6 +449,7 @@ class Engine:
             return
         for each in ids:
             if session.doubles is None or session.doubles.is_new(each):
+                session.had.add(each)  # it counts, also when it is gone again before it is read
                 self._read(session, each)
         self._pump(session)
 
