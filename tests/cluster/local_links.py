@@ -102,6 +102,9 @@ class Links:
     def part(self, _incarnation: int) -> None:
         """No message goes to another node."""
 
+    def expect(self, _incarnation: int, _filters: list[str]) -> None:
+        """No message goes to another node."""
+
     def open(self, _incarnation: int) -> None:
         """Nobody was parted with."""
 

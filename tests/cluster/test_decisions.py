@@ -477,10 +477,11 @@ def test_what_two_sides_add_of_which_one_does_not_know_of_the_other_is_on_all_no
     two.receive(first)
     three.receive(first)
     message_id = one.stamp()
-    added = [ops.Payload(message_id, b"m"), ops.Add(owner, message_id, 0, 1, 1, 0, shared=False)]
+    payload = ops.Payload(message_id, b"m")
+    added: list[Operation] = [payload, ops.Add(owner, message_id, 0, 1, 1, 0, shared=False)]
     taken = two.write([replace(begun, epoch=two.stamp(), home=2, begins=False)])
-    shared = [added[0], ops.Add(owner, message_id, 0, 1, 1, 0, shared=True)]
-    sent = [ops.Send(owner, epoch, message_id, 0)] if is_sent else []
+    shared: list[Operation] = [payload, ops.Add(owner, message_id, 0, 1, 1, 0, shared=True)]
+    sent: list[Operation] = [ops.Send(owner, epoch, message_id, 0)] if is_sent else []
     of_one = [one.write([*added, *sent]).encoded, one.write([ops.Remove(owner, message_id)]).encoded]
     of_two = [taken.encoded, two.write(shared).encoded]
     for text in of_two:

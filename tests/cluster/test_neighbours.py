@@ -160,6 +160,37 @@ def test_a_new_process_is_told_anew_and_what_the_old_one_was_asked_is_refused() 
     assert b"for the new one" in node.turn((0, b"for the new one"))[0][2]
 
 
+def test_what_a_node_that_is_not_there_would_want_waits_for_it() -> None:
+    """This one has not heard it since it began, and knows its sessions' subscriptions."""
+    node = Node()
+    node.neighbours.expect(THREE, ["a", "b"])
+    assert node.neighbours.apart() == set()
+    node.turn()
+    assert node.neighbours.apart() == {THREE}
+    assert node.access.filters == {"a", "b"}
+    assert not [text for _, _, text in node.turn((1, b"a batch")) if b"a batch" in text]
+    assert node.access.settled == [], "who published it is not answered"
+    node.neighbours.settle(THREE)
+    node.turn()
+    assert node.access.settled == [(1, 0x80)]
+    assert node.access.filters == set()
+
+
+def test_a_node_that_was_expected_and_comes_is_parted_with_until_all_have_met() -> None:
+    node = Node()
+    node.neighbours.expect(TWO, ["a", "b"])
+    node.turn()
+    answer_all(node)
+    node.take(other(7, "b", "c"))
+    assert node.neighbours.apart() == {TWO}
+    open_to(node, TWO)
+    assert node.access.filters == {"b", "c"}
+    node.neighbours.expect(TWO, ["d"])
+    node.turn()
+    assert node.neighbours.apart() == set(), "it has said what it wants"
+    assert node.access.filters == {"b", "c"}
+
+
 def test_what_was_on_its_way_between_nodes_that_were_parted_is_refused_when_they_go_on() -> None:
     """And what is meant for the other one until then: it may be meant for a session that is elsewhere now."""
     node = Node()

@@ -57,6 +57,7 @@ class Conversion:
         self._plain: list[Write] = []
         self.subscribes = False  # of what was converted last: there are subscriptions in it
         self.changed: list[tuple[str, str]] = []  # whose subscriptions, to which filters
+        self.begun: list[str] = []  # whose sessions, of those that are shared
         self.counts: Counter[str] = Counter()
         self._acts: dict[str, Callable[..., Iterator[Operation]]] = {
             "add": self._add,
@@ -307,6 +308,8 @@ class Conversion:
         if begins:
             self.know(row.queue, owner, self._stamp())
             self._rows.owners.expect(owner, row.queue)
+            if client in self.shared:
+                self.begun.append(client)
         yield ops.PutSession(
             client,
             self._epochs[client],

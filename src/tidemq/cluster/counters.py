@@ -6,6 +6,7 @@ CLUSTER_COUNTERS = (
     "cluster_acknowledged_degraded",
     "cluster_unacknowledged_degraded",
     "cluster_added_after_removal",
+    "cluster_added_elsewhere",
     "cluster_added_twice",
     "cluster_connects_late",
     "cluster_end_void",

@@ -165,7 +165,7 @@ class ClusterHost:
         self._neighbours.start()
         begun = time.monotonic()
         reunions = self.keeper.moves.reunions
-        while not await asyncio.wrap_future(self.keeper.ask(lambda: reunions.has_met_all(time.monotonic()))):
+        while not await asyncio.wrap_future(self.keeper.ask(lambda: reunions.may_serve(time.monotonic()))):
             if time.monotonic() - begun > MEET_S:
                 _log.warning("not all nodes have said what they want: what is published here may miss them")
                 break
@@ -394,6 +394,11 @@ class ClusterHost:
         """As in `Links`."""
         if self._neighbours is not None:
             self._neighbours.refuse(incarnation)
+
+    def expect(self, incarnation: int, filters: list[str]) -> None:
+        """As in `Links`."""
+        if self._neighbours is not None:
+            self._neighbours.expect(incarnation, filters)
 
     def taken_over(self, incarnation: int) -> None:
         """As in `Links`."""

@@ -23,6 +23,11 @@ class Links(Protocol):
         begin anew.
         """
 
+    def expect(self, incarnation: int, filters: list[str]) -> None:
+        """A node that this one has not heard since it began has sessions with these subscriptions: what is
+        published for them waits, as for one that was parted with.
+        """
+
     def open(self, incarnation: int) -> None:
         """All that one would miss that begins anew is known here: they go on."""
 

@@ -129,7 +129,7 @@ class Moves:
     def connect(self, client: str, clean: bool, answer: Future[int], came_at: float) -> None:
         """CONNECT: the future gets 0 when the session is here, or there is none, else a reason code."""
         coming = self._comes(client)
-        if coming.waiting:
+        if not coming.taken:
             coming.ask_anew()
         coming.came = self._node.clock.next_ns() - int((time.monotonic() - came_at) * 1e9)
         coming.clean = clean
@@ -146,6 +146,9 @@ class Moves:
         """Does what can be done now. `pauses`: no client gets a session that there is, nor does this node."""
         self.reunions.advance(now)
         self.departures.advance(now)
+        begun, self._conversion.begun = self._conversion.begun, []
+        for client in begun:
+            self.share(client)
         others = [each for each in self._node.members.live(now) if each != self._node.incarnation]
         self._begun = {}
         self._pauses = pauses

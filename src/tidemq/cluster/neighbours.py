@@ -95,6 +95,7 @@ class Neighbours:
         self._parts: set[int] = set()  # nodes to be parted with
         self._opens: set[int] = set()  # nodes to be opened to
         self._gone: set[int] = set()  # members no more
+        self._expected: dict[int, list[str]] = {}  # nodes that are not there, and what they want
         self._wanted = 0  # how often `announce` was asked
         self._announced = 0  # for so many of these letters are put
         self._said: dict[int, Announcement] = {}  # by that
@@ -147,6 +148,11 @@ class Neighbours:
         with self._lock:
             self._parts.add(node)
             self._opens.discard(node)
+
+    def expect(self, node: int, filters: list[str]) -> None:
+        """As in `Links`."""
+        with self._lock:
+            self._expected[node] = filters
 
     def open(self, node: int) -> None:
         """As in `Links`."""
@@ -261,6 +267,7 @@ class Neighbours:
             parts, opens, gone = set(self._parts), set(self._opens), set(self._gone)
             self._opens.clear()
             self._gone.clear()
+            expected, self._expected = self._expected, {}
         for each in parts:
             self._void(each)
         for each in opens:
@@ -273,6 +280,8 @@ class Neighbours:
             self._forget(each)
         for each in known:
             self._greet(each)
+        for each, filters in expected.items():
+            self._expect(each, filters)
         self._tell_interest()
         with self._lock:
             for number in range(self._announced + 1, wanted + 1):
@@ -329,6 +338,17 @@ class Neighbours:
             self._part(incarnation, node)
             return
         self._put_all_interest(node)
+
+    def _expect(self, incarnation: int, filters: list[str]) -> None:
+        if incarnation not in self._nodes:
+            self._greet(incarnation)
+        node = self._nodes.get(incarnation)
+        if node is None or node.is_dead or node.has_said_all:
+            return
+        self._take_interest(node, dict.fromkeys(filters, 0))
+        node.doubtful = set(node.wanted)
+        with self._lock:
+            node.is_apart = True
 
     def _free_slot(self) -> int | None:
         since, slot = min(self._free, default=(inf, 0))

@@ -12,6 +12,7 @@ import logging
 
 from tidemq.cluster.links import Links
 from tidemq.cluster.node import Node
+from tidemq.cluster.sessions import sessions_of
 
 MEET_S = 20.0  # in which a node and those that are there hear what each of them wants
 
@@ -28,11 +29,38 @@ class Reunions:
         self._back: set[int] = set()  # nodes that are heard again, and to which this one has not opened
         self._back_at = 0.0
         self._reach: dict[int, int] = {}  # records of all that are there, as of then
+        self._expected: dict[int, bool] = {}  # nodes that were not there: whether anything is for them
 
     def passed_over(self) -> list[int]:
         """Nodes that are not waited for until they know something."""
         apart = self._silent.union(self._links.apart())
         return [each for each in self._node.members.incarnations if each in apart]
+
+    def may_serve(self, now: float) -> bool:
+        """Whether a message that is published here goes to all nodes that want it, or waits for them."""
+        if not self.has_met_all(now):
+            return False
+        there = {*self._others(now), self._node.incarnation}
+        silent = [each for each in self._node.members.incarnations if each not in there]
+        for each in silent:
+            if each not in self._expected:
+                filters = self._filters_of(each)
+                self._expected[each] = bool(filters)
+                if filters:
+                    self._links.expect(each, filters)
+        apart = self._links.apart()
+        return all(each in apart for each in silent if self._expected[each])
+
+    def _filters_of(self, home: int) -> list[str]:
+        """To which the sessions there are subscribed, as far as this node knows."""
+        rows = self._node.rows
+        clients = set(sessions_of(rows, home))
+        there = (
+            (client, topic_filter)
+            for client, topic_filter, row in rows.subscriptions.all()
+            if client in clients and row.options is not None
+        )
+        return sorted({topic_filter for each, topic_filter in there if rows.subscription(each, topic_filter)})
 
     def has_met_all(self, now: float) -> bool:
         """Whether a message that is published here goes to all nodes that want it."""

@@ -48,8 +48,8 @@ _IN_FLIGHT = cython.declare(uint8_t, IN_FLIGHT)
 # what lies beside a session: epoch, home, whether it begins, next place, record
 _NEXT = cython.declare(cython.size_t, 25)
 _SESSION_BYTES = cython.declare(cython.size_t, 49)
-# what lies beside an entry: queue, epoch, how many records, and of the first of these, whether it is shared, and
-# whether it is unsent
+# what lies beside an entry: queue, epoch, how many records, the first of these, and what it said: whether the
+# entry is shared, whether it is unsent, and its fields
 _EPOCH = cython.declare(cython.size_t, 8)
 _RECORDS = cython.declare(cython.size_t, 24)
 _DOT = cython.declare(cython.size_t, 28)
@@ -144,8 +144,8 @@ class Client:
 class RunRows:
     """A run on its way into the rows: what it does is appended to ``pending.writes``.
 
-    ``dot``: of its record, as rows have it, and what that had ``seen``. ``around`` says what the batch has changed otherwise (`Around`
-    in `around_runs.py`).
+    ``dot``: of its record, as rows have it, and what that had ``seen``. ``around`` says what the batch has
+    changed otherwise (`Around` in `around_runs.py`).
     """
 
     def __init__(self, text: bytes, dot: bytes, seen, newest: NewestIds, pending, around) -> None:

@@ -267,7 +267,7 @@ class Process:
             self.neighbours.begin()
             self.phase, self._begun_at = "meets", self.world.now
             self._poke_neighbours()
-        elif self.phase == "meets" and (keeper.moves.reunions.has_met_all(self.world.now) or passed > MEET_S):
+        elif self.phase == "meets" and (keeper.moves.reunions.may_serve(self.world.now) or passed > MEET_S):
             keeper.serve()
             self.phase = "serves"
         elif self.phase == "drains":
@@ -443,6 +443,10 @@ class Process:
 
     def part(self, incarnation: int) -> None:
         self.neighbours.part(incarnation)
+        self._poke_neighbours()
+
+    def expect(self, incarnation: int, filters: list[str]) -> None:
+        self.neighbours.expect(incarnation, filters)
         self._poke_neighbours()
 
     def open(self, incarnation: int) -> None:
