@@ -7,15 +7,20 @@ import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 from cluster.nodes import START_NS, make_node
-from cluster.test_host import Cluster, client, receive
-from waiting import until, wait_until
+from cluster.test_host import Cluster, client, publish, receive
+from waiting import WAIT_S, until, wait_until
 
+from tidemq.broker import Broker
+from tidemq.client import PublishError
 from tidemq.cluster.heartbeats import LATE_S, Heartbeats
 from tidemq.cluster.members import SUSPECT_S, encode_heartbeat, parse_heartbeat
+from tidemq.cluster.moves import SERVER_UNAVAILABLE
+from tidemq.errors import StoreError
 from tidemq.store import Write
 from tidemq.store.rocksdb import RocksDBStore
 
@@ -32,6 +37,17 @@ class SlowStore(RocksDBStore):
         if sync and self.slow.is_set():
             self.slow.clear()
             time.sleep(SYNC_S)
+        super().write(writes, sync=sync)
+
+
+class FullStore(RocksDBStore):
+    """On a disk that is full, at times."""
+
+    full = threading.Event()
+
+    def write(self, writes: Sequence[Write], *, sync: bool) -> None:
+        if self.full.is_set():
+            raise StoreError("no space left on device")
         super().write(writes, sync=sync)
 
 
@@ -73,6 +89,48 @@ async def test_a_node_whose_disk_takes_long_is_not_dead(cluster: Cluster, tmp_pa
     assert seen == {"alive"}
     for broker in (one, two):
         assert broker.counters()["cluster_sessions_taken_over"] == 0
+
+
+async def connack(broker: Broker, name: str) -> tuple[int, int]:
+    """Session Present and the reason, of a CONNECT that wants a session to go on."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports[0])
+    body = b"\0\4MQTT\5\0\0\x3c\5\x11" + (3600).to_bytes(4) + len(name).to_bytes(2) + name.encode()
+    writer.write(bytes([0x10, len(body)]) + body)
+    async with asyncio.timeout(WAIT_S):
+        answer = await reader.readexactly(4)
+    writer.close()
+    return answer[2], answer[3]
+
+
+async def test_while_a_node_can_store_nothing_its_sessions_wait_and_new_ones_do_not(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When that has lasted, it counts as dead."""
+    monkeypatch.setattr("tidemq.cluster.host.Heartbeats", partial(Heartbeats, stuck_s=8.0))
+    cluster.decision_s, cluster.suspect_s = 2.0, SHORT_S
+    store = FullStore(tmp_path / "one")
+    one = await cluster.start("one", store=store)
+    two = await cluster.start("two")
+    await until(lambda: cluster.reached("one") == cluster.reached("two") == 1)
+    async with client(one, "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+    async with client(one, "bob") as bob:
+        store.full.set()
+        with pytest.raises(PublishError):
+            await bob.publish("a/1", b"refused", qos=1)
+    try:
+        assert await connack(two, "cem") == (0, 0)  # one has nothing of this client, and says so
+        assert await connack(two, "ann") == (0, SERVER_UNAVAILABLE)
+
+        async def goes_on() -> bool:
+            return await connack(two, "ann") == (1, 0)
+
+        await until(goes_on, "one counts as dead")
+        async with client(two, "ann") as ann, client(two, "cem") as cem:
+            await publish(cem, b"x")
+            assert await receive(ann) == b"x"
+    finally:
+        store.full.clear()
 
 
 def beats(node_index: int = 1) -> tuple[bytes, list[bytes]]:

@@ -130,7 +130,7 @@ class ClusterHost:
             self.send,
         )
         beat = partial(self._transport.broadcast, BEAT)
-        self._heartbeats = Heartbeats(beat, lambda: -math.inf if keeper.died else keeper.times.seen_s)
+        self._heartbeats = Heartbeats(beat, lambda: -math.inf if keeper.died else keeper.went_on_s)
         self._heartbeats.start()
         self._others = [each for each in (*config.cluster_join, *keeper.rejoins) if each != own.address]
         self._transport.join(self._others)

@@ -25,6 +25,7 @@ class Inbox:
         self._counts = counts
         self._came: deque[tuple[str, int, Any, float]] = deque()  # kind, whose, body, when
         self._copies: deque[tuple[bool, int, int]] = deque()  # whether there or lost, whose, number
+        self._seen: set[int] = set()  # messages that were seen out of turn
 
     def take_in(self, kind: str, source: int, body: bytes) -> None:
         """A message of another node."""
@@ -70,7 +71,14 @@ class Inbox:
 
     def next(self) -> tuple[str, int, Any, float]:
         """The oldest: kind, whose, body, and when it came. There must be one."""
+        self._seen.clear()
         return self._came.popleft()
+
+    def unseen(self, kind: str) -> list[tuple[int, Any]]:
+        """All of this kind that wait, each once until `next` is called: whose, and body."""
+        new = [each for each in list(self._came) if each[0] == kind and id(each) not in self._seen]
+        self._seen.update(map(id, new))
+        return [(source, body) for _, source, body, _ in new]
 
     def copies(self) -> Iterator[tuple[bool, int, int]]:
         """What was said of copies: are they there, at whom, and up to (or, lost: from) which record."""

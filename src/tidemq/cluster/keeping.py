@@ -30,7 +30,7 @@ from tidemq.cluster.links import Links
 from tidemq.cluster.members import Heartbeat
 from tidemq.cluster.membership import STRUCK, Membership
 from tidemq.cluster.minority import Minority
-from tidemq.cluster.moves import KINDS, Moves
+from tidemq.cluster.moves import ASK, KINDS, Moves
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner
 from tidemq.cluster.promises import Promises
@@ -96,6 +96,7 @@ class ClusterKeeper(Keeper):
         self._ends = False  # for a reason that was said
         self._reached: set[int] = set()  # nodes to which this one can send
         self._loaded = self._serves = False  # the engine has what is at home here; and has started
+        self.went_on_s = time.monotonic()  # when it could last do all that there was to do
         self.survey = Survey(identity.cluster)
         self.on_forks: OnForks = lambda _: None  # called on the keeper's thread
 
@@ -376,7 +377,8 @@ class ClusterKeeper(Keeper):
         here, where it has a new subscription, or what is published there right after SUBACK would be lost.
         """
         announced = self._links.announce() if self.conversion.subscribes and self._serves else 0
-        self._answers.append(_Owed(self.node.last, work, reason, announced))
+        last = self.node.durable if reason else self.node.last  # what failed has no record
+        self._answers.append(_Owed(last, work, reason, announced))
         self._settle()
 
     def _settle(self) -> None:
@@ -432,12 +434,14 @@ class ClusterKeeper(Keeper):
                 self._applied += self.exchange.receive(
                     kind, source, body, came_at, time.monotonic() - came_at
                 )
-            elif kind == STRUCK or self._serves:  # else they ask again
+            else:
                 try:
                     if kind == STRUCK:
                         self.membership.hear_struck(source, body, time.monotonic())
-                    else:
+                    elif self._serves:
                         self.moves.hear(kind, source, body)
+                    elif kind == ASK:
+                        self.moves.answer_unknown(source, body)
                 except ClusterError as error:
                     self.exchange.refuse(source, error)
 
@@ -563,6 +567,7 @@ class ClusterKeeper(Keeper):
         self._hear_of_copies()
         self._settle()
         if self.failure or self._left_operations:
+            self.moves.answer_out_of_turn(self.inbox.unseen(ASK))
             return  # what is left comes first
         self.rows.discard()
         try:
@@ -585,6 +590,7 @@ class ClusterKeeper(Keeper):
             self._giver.tend(now)
             if self.draining.is_member:
                 self._take_snapshot(now)
+            self.went_on_s = now
         except StoreError as error:
             self.rows.discard()
             self._report("what other nodes did cannot be stored", error)

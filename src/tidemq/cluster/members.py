@@ -195,6 +195,11 @@ class Members:
             and min(now, self.unread_since()) - member.heard_at < within_s
         )
 
+    def is_heard_by(self, incarnation: int) -> bool:
+        """Whether the node says that it hears this process."""
+        member = self._members.get(incarnation)
+        return member is not None and member.beat.peers.get(self._own.incarnation) == (self._own.boot, True)
+
     def live(self, now: float) -> list[int]:
         """The members that are there, this node included, in the order of the ring."""
         return [each for each in self.incarnations if self.is_live(each, now)]
@@ -221,12 +226,11 @@ class Members:
         Of two nodes that begin at once and meet a third one, that one hears one of them first, and so says
         it to the other together with the word that the other is heard: one of the two knows of both.
         """
-        own = (self._own.boot, True)
         there = [each.beat for each in self._members.values() if self.is_live(each.beat.incarnation, now)]
         if not all(each in self._members or self._is_struck(each) for each in self.reached):
             return False
         return all(
-            beat.peers.get(self._own.incarnation) == own
+            self.is_heard_by(beat.incarnation)
             and all(self.is_live(peer, now) for peer, (_, heard) in beat.peers.items() if heard)
             for beat in there
         )

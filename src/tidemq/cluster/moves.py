@@ -28,6 +28,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -235,11 +236,14 @@ class Moves:
     def _is_unknown(self, client: str, coming: Coming, others: Collection[int], now: float) -> bool:
         """Whether no other node has a session of a client that is unknown here, as a new one that nobody has
         heard of yet, one that is about to end, or one that ends with its connection. A node that does not
-        answer is not waited for.
+        hear this one is not waited for, nor is any other that does not answer, where a new session is wanted.
         """
-        if now - coming.begun_at > POLL_S and any(each not in coming.answers for each in others):
-            self.counts["cluster_sessions_unanswered"] += 1
-            return True
+        if now - coming.begun_at > POLL_S:
+            hearing = [each for each in others if self._node.members.is_heard_by(each)]
+            awaited = [] if coming.clean else hearing
+            if any(each not in coming.answers for each in set(others).difference(awaited)):
+                self.counts["cluster_sessions_unanswered"] += 1
+            others = awaited
         return self._have_answered(client, coming, others, now)
 
     def _is_yielded(self, client: str, coming: Coming, home: int, now: float) -> bool:
@@ -405,6 +409,22 @@ class Moves:
         if waits:
             self._finish_late(client)
         self.departures.hand_over(client, wish)
+
+    def answer_unknown(self, asker: int, body: bytes) -> None:
+        """To an `ASK` while this node does nothing with sessions, as before it serves, or on a full disk: of
+        a client that it has nothing of it says so. For others it is asked again.
+        """
+        client, _ = decode("text Q", body)
+        session = self._node.rows.sessions.get(client, None)
+        here = session is not None and session.row.home == self._node.incarnation
+        if not here and self._conversion.epoch(client) is None:
+            self._links.send(asker, YIELD, encode("text vector ? Q*", client, self._node.applied, False, []))
+
+    def answer_out_of_turn(self, asks: list[tuple[int, bytes]]) -> None:
+        """The same for what waits in the inbox, and is heard, or refused, in its turn as well."""
+        with suppress(ClusterError):
+            for asker, body in asks:
+                self.answer_unknown(asker, body)
 
     def _tell_done(self, now: float) -> None:
         """Tells old homes that they may forget sessions, until they have."""

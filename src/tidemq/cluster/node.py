@@ -124,6 +124,11 @@ class Node:
         self._synced = dict(vector)
 
     @property
+    def applied(self) -> Vector:
+        """All that is applied, durably."""
+        return self._synced
+
+    @property
     def durable(self) -> int:
         """The last of its own records that may go out."""
         return self._synced.get(self.incarnation, 0)

@@ -1,4 +1,5 @@
-"""TCP between processes that whoever tests holds in his hand: passed on, cut, or silent, in either direction.
+"""TCP between processes that whoever tests holds in his hand: passed on, slow, cut, or silent, in either
+direction.
 
 A link is a port that passes connections on to a server's port. Who connects to it is known by what it says:
 `name_of` finds a name in the first bytes, as a node says its incarnation in its hello.
@@ -92,6 +93,8 @@ class Link(Proxy):
         self._passages: set[_Passage] = set()
         self._stopped: frozenset[str] | None = frozenset()  # whose bytes do not get through; None: anybody's
         self._waiting = False  # they wait; else the connections have ended, and new ones do
+        self._slow: frozenset[str] = frozenset()  # whose bytes are late
+        self._late_s = 0.0
         self._open = asyncio.Event()  # nobody's bytes wait
         self._open.set()
 
@@ -107,8 +110,12 @@ class Link(Proxy):
         self._stopped, self._waiting = frozenset(names) or None, True
         self._open.clear()
 
+    def slow(self, late_s: float, *names: str) -> None:
+        """What these say, or are told, comes so much later until `heal`, at most 64 KiB in that time."""
+        self._slow, self._late_s = frozenset(names), late_s
+
     def heal(self) -> None:
-        self._stopped = frozenset()
+        self._stopped = self._slow = frozenset()
         self._open.set()
 
     def strand(self) -> None:
@@ -159,6 +166,8 @@ class Link(Proxy):
                     await self._write(passage, passage.near, data)
 
     async def _write(self, passage: _Passage, writer: asyncio.StreamWriter, data: bytes) -> None:
+        if passage.name in self._slow:
+            await asyncio.sleep(self._late_s)
         while self._is_stopped(passage):
             if not self._waiting:
                 raise ConnectionResetError("cut")

@@ -16,9 +16,26 @@ from waiting import WAIT_S, happens
 from tidemq.testing.links import Link
 
 SPLITS = ("split", "split-kill", "one-way", "flap")  # longer than nodes take each other for there
-FAULTS = ("kill", "death", "nats", "copies", "cut", "silence", "strand", "restart", "rolling", "clock")
-IN_SPLITS = (*SPLITS, *SPLITS, "kill", "death", "restart", "silence", "copies")
+CLOCKS = frozenset(("clock", "far-clock"))
+DISKS = frozenset(("full", "slow-disk", "power"))
+FAULTS = (
+    *("kill", "death", "nats", "copies", "cut", "silence", "slow", "strand", "restart", "rolling"),
+    *sorted(CLOCKS | DISKS),
+)
+IN_SPLITS = (
+    *SPLITS,
+    *SPLITS,
+    *SPLITS,
+    "kill",
+    "death",
+    "restart",
+    "silence",
+    "slow",
+    "copies",
+    *sorted(DISKS),
+)
 CLOCK_OFF_S = 2.0  # at most: of two nodes twice that, less than `cluster_skew_s_max`
+FAR_OFF_S = 600.0
 
 
 class Chaos:
@@ -41,7 +58,12 @@ class Chaos:
             "strand": self._strand,
             "restart": self._restart,
             "rolling": self._rolling,
+            "slow": self._slow,
             "clock": self._clock,
+            "far-clock": self._far_clock,
+            "full": self._full,
+            "slow-disk": self._slow_disk,
+            "power": self._power,
             "split": self._split,
             "split-kill": self._split_and_kill,
             "one-way": self._split_one_way,
@@ -121,11 +143,57 @@ class Chaos:
             await self._restart(node)
             await asyncio.sleep(self.choose.uniform(0, 0.3))
 
-    async def _clock(self, _node: Node) -> None:
+    async def _slow(self, node: Node) -> None:
+        """What it says, is told, or both, comes late, and heartbeats in time."""
+        late_s = self.choose.uniform(0.01, self._short_s)
+        for link, names in self._links_of(node):
+            link.slow(late_s, *names)
+        self.history.fault(f"is {late_s:.2f} s late", node.name)
+        await asyncio.sleep(self.choose.uniform(*self._long_s))
+        for each in self.nodes:
+            each.peers.heal()
+
+    async def _clock(self, _node: Node, off_s: float = CLOCK_OFF_S) -> None:
         """Some are set, forth or back."""
         for node in self.choose.sample(self.nodes.all, self.choose.randint(1, len(self.nodes.all))):
-            node.set_clock(self.choose.uniform(-CLOCK_OFF_S, CLOCK_OFF_S))
+            node.set_clock(self.choose.uniform(-off_s, off_s))
             await asyncio.sleep(self.choose.uniform(0, 0.5))
+
+    async def _far_clock(self, node: Node) -> None:
+        await self._clock(node, FAR_OFF_S)
+
+    # --- disks -------------------------------------------------------------------------------------
+
+    async def _full(self, node: Node) -> None:
+        """Now and then it is killed meanwhile."""
+        assert node.disk is not None
+        node.disk.tell(full=1)
+        self.history.fault("has a full disk", node.name)
+        await asyncio.sleep(self.choose.uniform(0.2, self._long_s[1]))
+        if self.choose.random() < 0.3:
+            node.server.kill()
+        node.disk.heal()
+        self.history.note(node.name, "has room again")
+        if not node.server.running:
+            await node.server.start()
+
+    async def _slow_disk(self, node: Node) -> None:
+        assert node.disk is not None
+        node.disk.tell(fsync_delay_us=int(self.choose.uniform(0.01, self._short_s) * 1e6))
+        self.history.fault("has a slow disk", node.name)
+        await asyncio.sleep(self.choose.uniform(*self._long_s))
+        node.disk.heal()
+
+    async def _power(self, node: Node) -> None:
+        """The machine is without power for a moment: what was not synced is lost, copies for others too."""
+        assert node.disk is not None
+        node.server.kill()
+        cost = node.disk.lose_power(self.choose, kept=self.choose.random() < 0.5)
+        self.history.note(node.name, f"power is lost: {cost}")
+        if self.choose.random() < 0.5:
+            node.delete_copies()
+        await asyncio.sleep(self.choose.uniform(0, 1.0))
+        await node.server.start()
 
     # --- splits ------------------------------------------------------------------------------------
 

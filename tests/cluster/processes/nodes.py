@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cluster.processes.clock import Clock, compile_clock
 from cluster.processes.gaps import CLOCK_SET, TAKEN_FOR_DEAD
+from crash.disk import Disk, compile_layer
 from crash.history import NEVER, History, Split
 from crash.server import Server
 
@@ -40,6 +41,7 @@ class Node:
         self.clients = Link(lambda: self.server.port)
         self.peers = Link(lambda: self._nats_port, name_of_node)
         self.clock: Clock | None = None  # where it can be set
+        self.disk: Disk | None = None  # where it can fail
         self.admin_port = free_port()
 
     def settle_in(self, password: Path, join: list[str], settings: dict[str, object]) -> None:
@@ -85,7 +87,17 @@ class Node:
     def get_clock(self, library: Path) -> None:
         """Before it is first started: one that can be set."""
         self.clock = Clock(library, self.data.with_suffix(".clock"))
-        self.server.environment |= self.clock.environment
+        self._preload(self.clock.environment)
+
+    def get_disk(self, library: Path) -> None:
+        """Before it is first started: one that can fail, and lose its power, under its store."""
+        folder = self.data.with_suffix(".disk")
+        self.server.disk = self.disk = Disk(library, self.data / "rocksdb", folder, power=True)
+        self._preload(self.disk.environment)
+
+    def _preload(self, environment: dict[str, str]) -> None:
+        libraries = [each["LD_PRELOAD"] for each in (self.server.environment, environment) if each]
+        self.server.environment |= environment | {"LD_PRELOAD": ":".join(libraries)}
 
     def is_apart(self) -> bool:
         """Whether it has parted with another node, and has not gone on with it."""
@@ -115,9 +127,10 @@ class Nodes:
     def __iter__(self) -> Iterator[Node]:
         return iter(self.all)
 
-    async def start(self, settings: dict[str, object], *, clocks: bool = False) -> None:
-        """All at once; returns when they serve clients. `clocks`: which can be set."""
-        library = compile_clock(self._folder) if clocks else None
+    async def start(self, settings: dict[str, object], *, clocks: bool = False, disks: bool = False) -> None:
+        """All at once; returns when they serve clients. `clocks` can be set then, and `disks` can fail."""
+        clock = compile_clock(self._folder) if clocks else None
+        disk = compile_layer(self._folder) if disks else None
         password = self._folder / "password"
         password.touch(mode=0o600)
         password.write_text("b" * 40)
@@ -125,8 +138,10 @@ class Nodes:
             await node.peers.start()
             await node.clients.start()
         for node in self:
-            if library is not None:
-                node.get_clock(library)
+            if clock is not None:
+                node.get_clock(clock)
+            if disk is not None:
+                node.get_disk(disk)
             node.settle_in(password, [each.address for each in self], settings)
         await asyncio.gather(*(node.server.start() for node in self))
 

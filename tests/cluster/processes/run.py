@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cluster.processes.agreement import PATIENT, compare, look_for_tombstones, wait_for_moves
-from cluster.processes.chaos import FAULTS, IN_SPLITS, SPLITS, Chaos
+from cluster.processes.chaos import CLOCKS, DISKS, FAULTS, IN_SPLITS, SPLITS, Chaos
 from cluster.processes.gaps import excuse
 from cluster.processes.guests import GUESTS, Guest, Host
 from cluster.processes.nodes import Nodes, Route
@@ -106,10 +106,12 @@ class ClusterRun:
         settings: dict[str, object] = {
             "reactors": self.choose.choice((1, 2)),
             "cluster_suspect_s": self.choice.suspect_s,
+            "cluster_skew_s_max": 3600.0 if "far-clock" in self.choice.faults else 5.0,
             "limits.inflight_max": self.choose.choice((1, 10, 1024)),
             "limits.queue_window_messages": self.choose.choice((1, 10, 1000)),
         }
-        await self.server.start(settings, clocks="clock" in self.choice.faults)
+        faults = set(self.choice.faults)
+        await self.server.start(settings, clocks=bool(faults & CLOCKS), disks=bool(faults & DISKS))
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(self.server.watch(self.choice.suspect_s))
             self.clients.begin(group)
