@@ -283,13 +283,13 @@ async def test_what_is_left_of_a_session_that_ended_elsewhere_is_nobodys(
 async def test_a_session_that_nobody_came_for_goes_on_where_it_was(nodes: Nodes) -> None:
     """The node that has asked for it does not take it, and its client is back; nothing is lost meanwhile."""
     await begin(nodes, "one", "two")
-    nodes.links.dropped.add(YIELD)
-    away = at(nodes, "two", "c")
-    coming = asyncio.create_task(away.connect())
-    await until(lambda: "c" in departures_of(nodes, "one")._handed)
-    coming.cancel()
     expected: list[bytes] = []
     async with client(nodes.brokers["one"], "bob") as bob:
+        nodes.links.dropped.add(YIELD)
+        away = at(nodes, "two", "c")
+        coming = asyncio.create_task(away.connect())
+        await until(lambda: "c" in departures_of(nodes, "one")._handed)
+        coming.cancel()
         returning = asyncio.create_task(at(nodes, "one", "c").connect())
         await until(lambda: "c" not in moves_of(nodes, "two")._coming, "it has come later to the other one")
         nodes.links.dropped.clear()

@@ -106,9 +106,26 @@ async def test_of_two_that_come_at_once_one_has_the_session(nodes: Nodes) -> Non
     assert nodes.count("two", "subscription") == ROUNDS
 
 
-async def test_who_does_not_answer_is_not_waited_for(nodes: Nodes) -> None:
+async def test_who_does_not_answer_may_have_the_session(nodes: Nodes) -> None:
+    """So the client is to come again; unless it wants a new session, for which a second is waited."""
     await nodes.meet("one", "two", suspect_s=1.0)
     nodes.links.dropped.add(ASK)
+    assert not await let_in(at(nodes, "one", "c"))
+    counts = nodes.keepers["one"].moves.counts
+    assert counts["cluster_sessions_unanswered"] == 0
+    async with at(nodes, "one", "c", clean=True) as client:
+        assert not is_present(client)
+    assert counts["cluster_sessions_unanswered"] == 1
+
+
+async def test_who_does_not_hear_a_node_is_not_waited_for_by_it(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may take over what is here, and never answer."""
+    await nodes.meet("one", "two", suspect_s=1.0)
+    nodes.links.dropped.add(ASK)
+    members = nodes.keepers["one"].node.members
+    monkeypatch.setattr(members, "is_heard_by", lambda _: False)
     async with at(nodes, "one", "c") as client:
         assert not is_present(client)
     assert nodes.keepers["one"].moves.counts["cluster_sessions_unanswered"] == 1
