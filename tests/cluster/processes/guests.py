@@ -14,13 +14,13 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 import paho.mqtt.client as paho
+from cluster.processes.overheard import OverheardLink
 from crash.actors import KEY_BYTES, TOPICS, Course
 from crash.history import Connection, Delivery, Interest, Message
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tidemq.client import Client, DisconnectedError
 from tidemq.errors import TideMQError
-from tidemq.testing.links import Link
 
 SENT_AGAIN_MAX = 20  # by such a client
 LINE_BYTES_MAX = 1 << 20
@@ -44,7 +44,7 @@ class Host:
     ):
         self.name, self.course, self.history, self.choose = name, course, course.history, choose
         self._place = place
-        self.door = Link(self._port)
+        self.door = OverheardLink(self._port, name, self._hidden)
         self.has_one_connection = True  # at a time; else it is not known when they end
         self._number = 0
         self._is_under_way = False
@@ -59,6 +59,10 @@ class Host:
                 each.ended_at = min(each.ended_at, at)
         self.history.connections.append(Connection(self.name, broker, False, False, at, at))
         return port
+
+    def _hidden(self, packet_id: int, payload: bytes) -> None:
+        text = f"packet identifier {packet_id} used anew before its PUBREL, the message is hidden"
+        self.history.fail("identifier", text, self.course.find(payload), self.name)
 
     @property
     def publishes(self) -> bool:

@@ -27,7 +27,7 @@ SILENT = re.compile(r"node ([0-9a-f]{16}) is not there")
 APART = re.compile(r"node ([0-9a-f]{16}) and this one (part|go on)")
 WATCH_S = 0.2
 HEARD_S = 1.5  # until all that a split has done is known: they hear each other again, and part
-MEET_S = 30.0
+MEET_S = 60.0
 
 
 class Node:

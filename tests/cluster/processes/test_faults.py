@@ -1,6 +1,7 @@
-"""Nodes as processes that are killed, cut off and restarted, and their clients: a few seeds.
+"""Nodes as processes that are killed, cut off, split and restarted, and their clients: a few seeds.
 
-`make cluster-test` plays more; `TIDEMQ_TEST_CLUSTER_SEED` moves the one that is played here.
+`make cluster-test` and `make cluster-crash` play more; `TIDEMQ_TEST_CLUSTER_SEED` moves those that are played
+here.
 """
 
 from __future__ import annotations
@@ -36,6 +37,21 @@ def test_what_is_promised_holds_while_nodes_end_and_come_back(
     assert guests == {"paho", "mosquitto", "ours"}
     assert guests <= {each.subscriber for each in run.history.deliveries}
     assert guests <= {each.publisher for each in run.history.messages if each.acknowledged_at < NEVER}
+
+
+def test_what_is_promised_holds_in_a_split_and_where_power_is_lost(
+    tmp_path: Path, install: Callable[[str, str], None]
+) -> None:
+    install("mosquitto_sub", "mosquitto-clients")
+    choice = Choice(seed=SEED, nodes=3, faults=("split", "power"), suspect_s=8.0)
+    run = ClusterRun(choice, tmp_path)
+    outcome = conclude(run, tmp_path)
+    assert not outcome.kinds, outcome.report
+    assert outcome.starts == 5
+    (split,) = run.history.splits
+    assert split.met_at < NEVER
+    on_both = [each for each in run.history.messages if split.at < each.sent_at < split.ended_at]
+    assert len({each.publisher for each in on_both if each.acknowledged_at < NEVER}) > 1
 
 
 def test_what_is_excused_is_documented() -> None:
