@@ -21,7 +21,7 @@ ASSERT_TESTS ?= tests/adversity tests/conformance tests/durable tests/listeners 
 # without the files that it forbids, each of the many processes of the tests compiles anew what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel manual sbom deb deb-test wheel-test pythons pysparks format bench bench-engine bench-store bench-pipeline bench-operations bench-bridge bench-cluster bench-cluster-log bench-cluster-split screenshots docs asan race assert fuzz crash crash-pipeline simulate cluster-test cluster-crash soak
+.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel manual sbom deb deb-test wheel-test pythons pysparks format bench bench-engine bench-store bench-pipeline bench-operations bench-bridge bench-cluster bench-cluster-log bench-cluster-split screenshots docs asan race assert fuzz crash crash-pipeline simulate cluster-test cluster-crash cluster-soak soak
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -167,12 +167,15 @@ simulate: SEEDS = 2000
 simulate: setup ## a cluster's decisions on simulated nodes, links, clocks and disks by seed (SEEDS=2000, FIRST=0)
 	$(BIN)/python tests/cluster --seeds $(SEEDS) --first $(or $(FIRST),0)
 
-cluster-test: setup ## nodes as processes, killed, cut off and restarted, by seed (RUNS=100 of 10 to 40 s, SEED=1)
+cluster-test: setup ## nodes as processes, killed, cut off and restarted, with disks that fail, by seed (RUNS=100 of 10 to 40 s, SEED=1)
 	$(BIN)/python tests/cluster/processes --seed $(SEED) --runs $(RUNS)
 
 cluster-crash: RUNS = 200
 cluster-crash: setup ## the same, split into sides that go on, and kills besides (RUNS=200 of 30 to 60 s, SEED=1)
 	$(BIN)/python tests/cluster/processes --splits --suspect-s 3 --seed $(SEED) --runs $(RUNS)
+
+cluster-soak: setup ## one cluster, split again and again, until its logs must be short and its nodes the same (ACTS=300, an hour)
+	$(BIN)/python tests/cluster/processes --splits --suspect-s 3 --seed $(SEED) --acts $(or $(ACTS),300)
 
 soak: setup ## loads and rests in turn at all kinds of listeners: what grows is found (MINUTES=30 or HOURS=8, SEED=1)
 	$(BIN)/python tests/soak --minutes $(if $(HOURS),$$(($(HOURS) * 60)),$(MINUTES)) --seed $(SEED)

@@ -29,6 +29,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--nodes", type=int, default=0)
     parser.add_argument("--faults", default="", help="one for each act, with commas")
+    parser.add_argument("--acts", type=int, default=0, help="faults that are drawn, instead of two to four")
     parser.add_argument("--splits", action="store_true", help="faults that are not named are mostly splits")
     parser.add_argument("--suspect-s", type=float, default=Choice(seed=0).suspect_s)
     return parser.parse_args()
@@ -45,6 +46,7 @@ def main() -> int:
             seed=seed,
             nodes=given.nodes,
             faults=faults,
+            acts=given.acts,
             splits=given.splits,
             suspect_s=given.suspect_s,
         )

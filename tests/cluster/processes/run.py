@@ -40,6 +40,7 @@ class Choice:
     seed: int
     nodes: int = 0
     faults: tuple[str, ...] = ()  # in this order
+    acts: int = 0  # so many faults are drawn
     splits: bool = False  # faults that are drawn begin with a split, and have more of them
     suspect_s: float = 4.0  # without a word of a node, which may just be slow
 
@@ -47,7 +48,7 @@ class Choice:
         """With all that the seed decides."""
         choose = random_of(self.seed, "settings")
         kinds = IN_SPLITS if self.splits else FAULTS
-        faults = tuple(choose.choice(kinds) for _ in range(choose.randint(*ACTS)))
+        faults = tuple(choose.choice(kinds) for _ in range(self.acts or choose.randint(*ACTS)))
         if self.splits:
             faults = choose.choice(SPLITS), *faults[1:]
         return replace(self, nodes=self.nodes or choose.choice((3, 3, 4)), faults=self.faults or faults)
