@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 READ_BYTES = 65_536
+STEP_S = 1e-6  # between two pieces
 NAMED_BYTES_MAX = 4096  # in which a name comes, if at all
 HELLO = re.compile(rb'"incarnation": "([0-9a-f]{16})"')
 
@@ -41,6 +42,7 @@ class _Passage:
         self.name: str | None = None
         self.begun = b""
         self.dangling = False
+        self.due: dict[asyncio.StreamWriter, float] = {}  # when what is late has come, of the loop's clock
 
     def abort(self) -> None:
         _reset(self.near)
@@ -111,7 +113,7 @@ class Link(Proxy):
         self._open.clear()
 
     def slow(self, late_s: float, *names: str) -> None:
-        """What these say, or are told, comes so much later until `heal`, at most 64 KiB in that time."""
+        """What these say, or are told, comes so much later until `heal`. Meanwhile it is in memory."""
         self._slow, self._late_s = frozenset(names), late_s
 
     def heal(self) -> None:
@@ -166,11 +168,15 @@ class Link(Proxy):
                     await self._write(passage, passage.near, data)
 
     async def _write(self, passage: _Passage, writer: asyncio.StreamWriter, data: bytes) -> None:
-        if passage.name in self._slow:
-            await asyncio.sleep(self._late_s)
         while self._is_stopped(passage):
             if not self._waiting:
                 raise ConnectionResetError("cut")
             await self._open.wait()
+        loop = asyncio.get_running_loop()
+        late_s = self._late_s if passage.name in self._slow else 0.0
+        if late_s or writer in passage.due:  # then in the order of the clock, which is behind what is late
+            passage.due[writer] = max(loop.time() + late_s, passage.due.get(writer, 0.0) + STEP_S)
+            loop.call_at(passage.due[writer], writer.write, data)
+            return
         writer.write(data)
         await writer.drain()
