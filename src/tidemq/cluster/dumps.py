@@ -159,13 +159,12 @@ def _write_rows(rows: Rows, files: TableFiles, buckets: int) -> None:
 
 
 def _entry_columns(entry: Entry) -> Iterator[tuple[Any, ...]]:
-    """A row for each record that has added it; its state is the same in all."""
-    flying = entry.sequence >= 0
-    state = RELEASED * (entry.released and flying) | SENT * entry.sent
+    """A row for each record that has added it; in flight where who sent it knew of the record."""
     for each in entry.adds:
-        sizes = (each.qos, each.message_bytes, each.expires_at_ms, max(entry.sequence, 0))
+        flying = entry.sequence >= 0 and not each.unsent
+        sizes = (each.qos, each.message_bytes, each.expires_at_ms, entry.sequence if flying else 0)
         status = IN_FLIGHT if flying else IDLE
-        flags = each.flags & RETAIN | state
+        flags = each.flags & RETAIN | RELEASED * (entry.released and flying) | SENT * entry.sent
         yield status, flags, *sizes, list(each.subscription_ids) or None, *each.dot, *entry.epoch
 
 

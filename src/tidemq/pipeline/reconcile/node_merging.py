@@ -192,11 +192,12 @@ def merge_entries(
     """The entries that stay, in the order of owners and messages."""
     every = _together(tables, owners)
     adds = _adds(every, removals, owners, vectors)
-    there = _owned(_unhidden(adds, owners), owners)
-    there = there.sort(*_KEY, *_RECORD).unique(_KEY, keep="first", maintain_order=True)
+    stay = _owned(_unhidden(adds, owners), owners)
+    there = stay.sort(*_KEY, *_RECORD).unique(_KEY, keep="first", maintain_order=True)
     expired = (there["expires_at_ms"] != 0) & (there["expires_at_ms"] <= now_ms)
     counts = _counted(every, there, len(tables))
-    kept = _with_state(there.filter(~expired), every, owners, vectors)
+    said = every.join(stay, on=[*_KEY, *_RECORD], how="semi", maintain_order="left")
+    kept = _with_state(there.filter(~expired), said, owners, vectors)
     flew = every.filter(pl.col("status") == IN_FLIGHT).select(_KEY).unique()
     returned = kept.filter(pl.col("status") == IDLE).join(flew, on=_KEY, how="semi").height
     counts.total.update(expired=int(expired.sum()), entries=kept.height, returned=returned)
@@ -223,8 +224,9 @@ def _adds(
 def _with_state(
     there: pl.DataFrame, every: pl.DataFrame, owners: NodeOwners, vectors: Sequence[Vector]
 ) -> pl.DataFrame:
-    """In flight is what the session that goes on has in flight; of a group, as it was given out last. What
-    another one had so waits again."""
+    """In flight is what the session that goes on has in flight, by what is left of what it sent; of a group,
+    as it was given out last. What another one had so waits again.
+    """
     of_session = owners.every.table["kind"].gather(every["owner"]).eq("session")
     near = owners.every.table["side"].gather(every["owner"]) == every["node"]
     known = pl.coalesce(
@@ -232,7 +234,7 @@ def _with_state(
         for node, vector in enumerate(vectors)
     )
     states = every.with_columns(known.alias("known")).filter(near | ~of_session)
-    states = states.sort(*_KEY, *_EPOCH, "known", descending=[False] * 3 + [True] * 3)
+    states = states.sort(*_KEY, *_EPOCH, "known", "status", descending=[False] * 3 + [True] * 4)
     states = states.unique(_KEY, keep="first", maintain_order=True).select(
         *_KEY, "status", "sequence", (pl.col("flags") & RELEASED).alias("released")
     )
