@@ -13,6 +13,8 @@ from conformance.kit import connected, kept
 from durable.nodes import taken
 from waiting import WAIT_S, wait_until
 
+from tidemq.errors import StoreError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -134,6 +136,25 @@ def test_all_may_have_come_for_a_session_that_has_gone(servers: Servers) -> None
     session.node.release("c")
     session.node.access.all_came(session.queue)
     connected(session.node).ping()
+
+
+@BOTH
+@pytest.mark.parametrize("there", [True, False])
+def test_what_the_store_did_not_take_and_the_old_home_did_is_delivered(
+    servers: Servers, reactors: int, there: bool
+) -> None:
+    session = Session(servers, reactors, doubles_s=30)
+    node, clock = session.node, now()
+    node.store.failure = StoreError("no space left on device")
+    session.come(clock)
+    node.wait_for("dropped_store_failed", 1)
+    node.store.failure = None
+    wait_until(lambda: not node.keeper.failure, "what was not taken is undone")
+    client = node.back("c") if there else None
+    session.add(clock)
+    client = client or node.back("c")
+    assert taken(client, 1) == [b"%d" % clock]
+    assert node.count("messages_come_twice") == 0
 
 
 @BOTH

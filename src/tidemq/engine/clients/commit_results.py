@@ -36,6 +36,7 @@ from cython.cimports.tidemq.engine.queues.agreement import (
 )
 from cython.cimports.tidemq.engine.queues.backlogs import begin_backlog
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
+from cython.cimports.tidemq.engine.queues.doubles import forget_double
 from cython.cimports.tidemq.engine.queues.forwarding import answer_node
 from cython.cimports.tidemq.engine.queues.giving import tell_given
 from cython.cimports.tidemq.engine.queues.outbox import entry_at, forget_entry
@@ -313,6 +314,7 @@ def _undo_added(r, record, number):
         return
     s: cython.pointer[Session] = r.sessions[record.queue]
     r.tally[C_DROPPED_STORE_FAILED] += 1
+    forget_double(s, cython.address(record.message.id))
     if record.spilled:
         if s.stored.waiting:
             s.stored.waiting -= 1

@@ -10,6 +10,7 @@ cdef void begin_doubles(Reactor* r, Session* s, const Arrival* arrival) noexcept
 cdef void await_doubles(Reactor* r, Session* s, int64_t for_ms) noexcept nogil
 cdef bint comes_twice(Reactor* r, Session* s, const Passage* p) noexcept nogil
 cdef bint is_here(Reactor* r, Session* s, const MessageId* id) noexcept nogil
+cdef void forget_double(Session* s, const MessageId* id) noexcept nogil
 cdef void free_doubles(StoredQueue* q) noexcept nogil
 
 # of this module alone

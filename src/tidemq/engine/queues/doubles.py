@@ -90,6 +90,15 @@ def is_here(r, s, id):
     return not _remember(r, s, id)
 
 
+def forget_double(s, id):
+    """The store did not take the message: the row that another node may add is that of a new one."""
+    key: pair[uint64_t, uint64_t]
+    if s.stored.doubles != cython.NULL:
+        key.first = id.clock
+        key.second = id.origin
+        s.stored.doubles.ids.erase(key)
+
+
 def free_doubles(q):
     """Nothing comes twice any more."""
     if q != cython.NULL and q.doubles != cython.NULL:
