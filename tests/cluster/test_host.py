@@ -242,6 +242,7 @@ async def test_a_shared_group_has_members_on_all_nodes(cluster: Cluster) -> None
 
 async def test_what_waits_for_a_shared_group_finds_its_members(cluster: Cluster) -> None:
     """Also where they are on another node, and where the node that has queued it is gone."""
+    cluster.decision_s = 3 * SUSPECT_S
     one, two, three = await cluster.meet("one", "two", "three")
     async with client(one, "ann") as ann:
         await ann.subscribe("$share/g/a/#", qos=1)
@@ -255,7 +256,9 @@ async def test_what_waits_for_a_shared_group_finds_its_members(cluster: Cluster)
         for number in range(300):
             await publisher.publish("a/1", b"%d" % number, qos=1)
     await two.stop()
-    async with client(three, "cem") as cem:
+    async with client(
+        three, "cem", connect_timeout_s=WAIT_S
+    ) as cem:  # two may have its session, till it is dead
         await cem.subscribe("$share/g/a/#", qos=1)
         assert {await receive(cem) for _ in range(300)} == {b"%d" % number for number in range(300)}
 

@@ -85,7 +85,7 @@ def _put_aside(store: Store, known: Vector) -> int:
         payload = rows.payloads.get(message_id, None)
         if payload is not None:
             key = ASIDE + encode("stamp owner", message_id, owner)
-            writes.append((FAMILY, key, encode(_ADDED, *shown[0][1:]) + encode("bytes", payload.message)))
+            writes.append((FAMILY, key, encode(_ADDED, *shown[0].fields) + encode("bytes", payload.message)))
             count += 1
         if len(writes) >= ROWS_AT_ONCE:
             store.write(writes, sync=False)

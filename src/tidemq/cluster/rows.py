@@ -33,6 +33,11 @@ class Added(NamedTuple):
     expires_at_ms: int
     subscription_ids: tuple[int, ...]
 
+    @property
+    def fields(self) -> tuple[int, int, int, int, tuple[int, ...]]:
+        """What is of the message."""
+        return self.flags, self.qos, self.message_bytes, self.expires_at_ms, self.subscription_ids
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
