@@ -91,6 +91,8 @@ class Run:
             )
             if only == mishap.__name__ or (not only and choose.random() < part)
         ]
+        if self._hold in self._mishaps:
+            journal.settled_s += max(HELD_S)
         if self._renew in self._mishaps and self._split in self._mishaps:
             self._mishaps.remove(self._renew)  # on the other side the session that has ended goes on
         self._on_the_way: dict[Callable[[], None], Callable[[int, int], None]] = {

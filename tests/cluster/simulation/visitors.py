@@ -13,7 +13,7 @@ TOPICS = ("a", "b")
 FILTERS = ("a", "b", "+")
 ANSWER_S = ((0.0001, 0.002), (0.0005, 0.03))
 AWAY_S = (0.02, 0.4)
-SETTLED_S = 3.0  # after a CONNECT that began a session: longer than something of one may be open (`HELD_S`)
+SETTLED_S = 1.5  # after a CONNECT that began a session
 LATER_S = 0.1  # more than clocks differ
 PATIENCE_S = (0.3, 3.0, 3.0, 7.0)  # without CONNACK
 
@@ -44,6 +44,7 @@ class Journal:
     faults: list[str] = field(default_factory=list)
     unquiet: bool = False  # a node died, or was cut off
     late: list[float] = field(default_factory=list)  # when records were lost, or sent slowly
+    settled_s: float = SETTLED_S  # or longer, where something of a session that leaves stays open
     clocks_set: bool = False
 
     def wrong(self, kind: str, text: str) -> None:
@@ -184,7 +185,7 @@ class Subscriber:
         key, journal = (publisher, int(number)), self._journal
         before, sent = journal.answered[self.name].get(key), journal.sent.get(key)
         # what a session gets that has just begun, its old home may add, too, until it has heard of the end
-        settled = sent is not None and sent.sent_at - max(self._begun_at, self._ended_at) > SETTLED_S
+        settled = sent is not None and sent.sent_at - max(self._begun_at, self._ended_at) > journal.settled_s
         if not settled:
             journal.early.add((self.name, key))
         if before is not None and not before.is_over and settled and not journal.unquiet:
