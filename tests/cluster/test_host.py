@@ -256,9 +256,8 @@ async def test_what_waits_for_a_shared_group_finds_its_members(cluster: Cluster)
         for number in range(300):
             await publisher.publish("a/1", b"%d" % number, qos=1)
     await two.stop()
-    async with client(
-        three, "cem", connect_timeout_s=WAIT_S
-    ) as cem:  # two may have its session, till it is dead
+    # two may have its session, until it counts as dead
+    async with client(three, "cem", connect_timeout_s=WAIT_S) as cem:
         await cem.subscribe("$share/g/a/#", qos=1)
         assert {await receive(cem) for _ in range(300)} == {b"%d" % number for number in range(300)}
 

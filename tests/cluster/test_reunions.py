@@ -21,15 +21,11 @@ class Links:
         self.parted: list[int] = []
         self.opened: list[int] = []
         self.met: set[int] = set()
-        self.expected: dict[int, list[str]] = {}
         self._apart: set[int] = set()
 
     def part(self, incarnation: int) -> None:
         self.parted.append(incarnation)
         self._apart.add(incarnation)
-
-    def expect(self, incarnation: int, filters: list[str]) -> None:
-        self.expected[incarnation] = filters
 
     def open(self, incarnation: int) -> None:
         self.opened.append(incarnation)

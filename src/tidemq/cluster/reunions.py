@@ -54,13 +54,8 @@ class Reunions:
     def _filters_of(self, home: int) -> list[str]:
         """To which the sessions there are subscribed, as far as this node knows."""
         rows = self._node.rows
-        clients = set(sessions_of(rows, home))
-        there = (
-            (client, topic_filter)
-            for client, topic_filter, row in rows.subscriptions.all()
-            if client in clients and row.options is not None
-        )
-        return sorted({topic_filter for each, topic_filter in there if rows.subscription(each, topic_filter)})
+        clients = sessions_of(rows, home)
+        return sorted({topic_filter for client in clients for topic_filter, _ in rows.filters(client)})
 
     def has_met_all(self, now: float) -> bool:
         """Whether a message that is published here goes to all nodes that want it."""
