@@ -12,6 +12,7 @@ from tidemq.cluster import operations as ops
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.operations import SESSION, Operation, Owner, Stamp
 from tidemq.cluster.records import read_run
+from tidemq.cluster.sharing import Sharing
 from tidemq.cluster.stored_rows import id_bytes
 
 FIRST, SECOND = Stamp(START_NS, 1), Stamp(START_NS + 64, 1)
@@ -26,7 +27,7 @@ class Converting:
     def __init__(self) -> None:
         self.rows = WrittenRows()
         times = itertools.count(START_NS)
-        self.conversion = Conversion(self.rows, 1, lambda: Stamp(next(times), 1), lambda _: None, set())
+        self.conversion = Conversion(self.rows, 1, lambda: Stamp(next(times), 1), lambda _: None, Sharing(1.0))
 
     def convert(self, *described: tuple[Any, ...]) -> list[Operation]:
         found, plain = self.conversion.convert(list(described), {b"ann", "böb".encode()})

@@ -21,6 +21,7 @@ from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, PutSessi
 from tidemq.cluster.pending import Pending
 from tidemq.cluster.records import NO_DIGEST, Record, parse_record, read_run
 from tidemq.cluster.run_rows import SOURCES_MAX, NewestIds
+from tidemq.cluster.sharing import Sharing
 from tidemq.cluster.stored_rows import id_bytes
 from tidemq.cluster.vectors import Dot
 from tidemq.errors import ClusterError
@@ -190,9 +191,33 @@ def test_new_messages_of_a_record_are_a_run() -> None:
     assert b"".join(rows.do_run(run, record.dot, record.seen, (), [])) == run.text, "they are new no more"
 
 
+def test_what_is_removed_of_a_shared_session_is_remembered_in_a_run() -> None:
+    rows, owner, stamp = WrittenRows(), Owner(SESSION, "ann"), Stamp(64, 1)
+    operations = [*message(stamp, [(owner, 1, 0, True, ())]), ops.Remove(owner, stamp)]
+    record = parse_record(Record(Dot(1, 1), NO_DIGEST, 1, {}, tuple(operations)).encoded)
+    (run,) = record.operations
+    assert isinstance(run, Run)
+    assert list(rows.do_run(run, record.dot, record.seen, (), [])) == []
+    rows.take_changes()
+    assert rows.entries.get(owner, stamp) is None
+    assert rows.removed.get(owner, stamp) == (record.dot,)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_is_dropped_is_not_remembered(shared: bool) -> None:
+    """As where its session has ended: nobody's record says it."""
+    rows, owner, stamp = WrittenRows(), Owner(SESSION, "ann"), Stamp(64, 1)
+    applier = Applier(rows)
+    operations = tuple(message(stamp, [(owner, 1, 0, shared, ())]))
+    applier.apply(parse_record(Record(Dot(1, 1), NO_DIGEST, 1, {}, operations).encoded))
+    rows.take_changes()
+    applier.drop_entries(owner, [stamp])
+    rows.take_changes()
+    assert rows.entries.get(owner, stamp) is rows.removed.get(owner, stamp) is None
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_what_ends_with_its_session_in_one_batch_is_out_of_sight(shared: bool) -> None:
-    """`shared`: not as a run."""
     rows, owner = WrittenRows(), Owner(SESSION, "ann")
     applier = Applier(rows)
     adds = message(Stamp(64, 1), [(owner, 1, 0, shared, ())])
@@ -248,19 +273,31 @@ def describe(messages: list[Any]) -> list[tuple[Any, ...]]:
 
 
 @settings(deadline=None)
-@given(DESCRIBED)
-def test_what_an_engine_did_is_the_same_as_a_run(messages: list[Any]) -> None:
+@given(DESCRIBED, st.sampled_from(["", "eve", "everybody"]), st.sets(st.integers(1, 40)))
+def test_what_an_engine_did_is_the_same_as_a_run(
+    messages: list[Any], shared: str, removed: set[int]
+) -> None:
+    """`removed`: messages that were removed on another node before they came here."""
     made = []
     for _ in range(2):
-        made.append(Conversion(WrittenRows(), 1, lambda: Stamp(1, 1), lambda _: None, {"eve"}))
+        rows, sharing = WrittenRows(), Sharing(1.0)
+        made.append(Conversion(rows, 1, lambda: Stamp(1, 1), lambda _: None, sharing))
+        if shared:
+            sharing.begin(shared)
+        sharing.everybody = shared == "everybody"
+        for owner in (Owner(SESSION, "ann"), Owner(SESSION, "eve")):
+            for clock in removed:
+                rows.removed.put(owner, Stamp(clock << 6, 1), (Dot(2, 1),))
+        rows.take_changes()
         for number, client in enumerate(("ann", "bob", "zoë", "eve"), 1):
             made[-1].know(number, Owner(SESSION, client), Stamp(1, 1))
         made[-1].know(5, Owner(GROUP, "$share/g/a"))
-    rows = describe(messages)
-    together = singly(made[0].convert(rows)[0])
+    described = describe(messages)
+    together = singly(made[0].convert(described)[0])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conversion, "IN_RUNS", ())
-        assert together == tuple(made[1].convert(rows)[0])
+        assert together == tuple(made[1].convert(described)[0])
+    assert made[0].counts == made[1].counts
 
 
 def test_only_so_many_sources_are_known() -> None:
@@ -278,10 +315,10 @@ def test_an_operation_under_an_epoch_needs_one() -> None:
     rows = [(what, 1, struct.pack(">QQ", 64, 1), 0) for what in ("send", "return", "release", "remove")]
     owners: dict[int | bytes, Owner] = {1: Owner(SESSION, "ann")}
     for index, _ in enumerate(rows):
-        text, count, at = pack_run(rows, index, owners, {}, set(), set())
+        text, count, at = pack_run(rows, index, owners, {}, set(), set(), set())
         assert (count, at) == ((1, 4) if index == 3 else (0, index))
         assert len(read_run(text)) == count
-    assert pack_run(rows, 0, owners, {"ann": Stamp(5, 1)}, set(), set())[1:] == (4, 4)
+    assert pack_run(rows, 0, owners, {"ann": Stamp(5, 1)}, set(), set(), set())[1:] == (4, 4)
 
 
 def test_rows_that_are_about_to_go_are_not_read() -> None:

@@ -12,6 +12,7 @@ from cluster.test_decisions import beat
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.members import SUSPECT_S, Members
 from tidemq.cluster.reunions import MEET_S, Reunions
+from tidemq.cluster.sharing import Sharing
 
 
 class Links:
@@ -46,8 +47,13 @@ class Here:
         self.members = Members(beat(1), HybridClock(lambda: START_NS, skew_s_max=5))
         self.vector: dict[int, int] = {}
         node: Any = SimpleNamespace(
-            incarnation=1, members=self.members, rows=SimpleNamespace(vector=self.vector)
+            incarnation=1,
+            last=8,
+            members=self.members,
+            rows=SimpleNamespace(vector=self.vector),
+            sharing=(sharing := Sharing(SUSPECT_S)),
         )
+        self.sharing = sharing
         links: Any = self.links
         self.reunions = Reunions(node, links)
 
@@ -122,3 +128,33 @@ def test_who_goes_again_is_parted_with_again(here: Here) -> None:
     here.hear(3, 2.0 + SUSPECT_S)
     here.advance(2.0 + SUSPECT_S)
     assert here.links.parted == [2, 2]
+
+
+def test_all_sessions_are_shared_until_who_comes_back_knows_what_was_done_here(here: Here) -> None:
+    assert not here.sharing, "who is not heard sends nothing"
+    here.links.met = {2, 3}
+    here.vector.update({2: 7, 3: 5})
+    here.hear(2, 2.0, number=8, applied={1: 6})
+    here.hear(3, 2.0, number=5)
+    here.advance(2.0)
+    assert (here.links.opened, "ann" in here.sharing) == ([], True)
+    here.vector[2] = 8
+    here.advance(2.1)
+    assert (here.links.opened, "ann" in here.sharing) == ([2], True), "it may not know of sessions taken here"
+    here.hear(2, 2.2, number=8, applied={1: 7})
+    here.advance(2.2)
+    assert "ann" in here.sharing
+    here.hear(2, 2.3, number=8, applied={1: 8})
+    here.advance(2.3)
+    assert not here.sharing
+
+
+def test_who_is_gone_again_is_not_waited_for(here: Here) -> None:
+    here.links.met = {2, 3}
+    here.hear(2, 2.0)
+    here.hear(3, 2.0)
+    here.advance(2.0)
+    assert (here.links.opened, "ann" in here.sharing) == ([2], True)
+    here.hear(3, 2.0 + SUSPECT_S)
+    here.advance(2.0 + SUSPECT_S)
+    assert not here.sharing

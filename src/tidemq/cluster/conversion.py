@@ -15,6 +15,7 @@ from tidemq.cluster import operations as ops
 from tidemq.cluster.forms import decode
 from tidemq.cluster.message_runs import pack_run
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, Stamp
+from tidemq.cluster.sharing import Sharing
 from tidemq.cluster.stored_rows import StoredRows, mark_of
 from tidemq.store import Write
 from tidemq.store.rows import RETAIN, parse_session, parse_subscription
@@ -28,7 +29,7 @@ Described = list[tuple[Any, ...]]
 
 class Conversion:
     """Of one node, on the keeper's thread. `stamp` gives a new time, later than what `heard` was told.
-    `shared`: sessions for which another node may add the same messages, now.
+    `shared`: clients to whose sessions another node may add the same messages, now.
 
     `counts`: `cluster_rows_without_owner`, of sessions that had ended; `cluster_added_after_removal`,
     messages whose client had them elsewhere.
@@ -40,7 +41,7 @@ class Conversion:
         home: int,
         stamp: Callable[[], Stamp],
         heard: Callable[[int], None],
-        shared: set[str],
+        shared: Sharing,
     ) -> None:
         self._rows = rows
         self._home = home
@@ -152,11 +153,12 @@ class Conversion:
         if elsewhere:
             described = self._each_once(described, elsewhere)
         operations: list[Operation] = []
+        shared, gone = self._shared_of(described)
         at, count, together = 0, len(described), acts is self._acts
         while at < count:
             if together and described[at][0] in IN_RUNS:
                 text, number, at = pack_run(
-                    described, at, self._owners, self._epochs, self.shared, self._brought
+                    described, at, self._owners, self._epochs, shared, gone, self._brought
                 )
                 if number:
                     operations.append(ops.Run(text, number))
@@ -167,6 +169,18 @@ class Conversion:
         for name in elsewhere:
             del self._owners[name]
         return operations, self._plain
+
+    def _shared_of(self, described: Described) -> tuple[set[int | bytes], set[tuple[int | bytes, bytes]]]:
+        """The queues to which another node may add the same; and of what is for these what has been removed."""
+        if not self.shared:
+            return set(), set()
+        owners: dict[int | bytes, Owner] = {}
+        for number in {row[1] for row in described if row[0] == "add"}:
+            owner = self._owners.get(number)
+            if owner is not None and owner.kind == SESSION and owner.name in self.shared:
+                owners[number] = owner
+        added = [(row[1], row[2]) for row in described if row[0] == "add" and row[1] in owners]
+        return set(owners), self._rows.which_are_removed(owners, added)
 
     def _each_once(self, described: Described, elsewhere: Collection[bytes]) -> Described:
         """Of a session that moves two nodes say that it takes a message, of which this one may be one."""

@@ -196,7 +196,7 @@ class ClusterKeeper(Keeper):
         self.minority = Minority(self.node.members, identity.split)
         self.promises = Promises(identity.acks, identity.degraded, degraded_s=identity.suspect_s)
         self.conversion = Conversion(
-            self.rows, incarnation, self.node.stamp, clock.raise_to, self.node.sharing.clients
+            self.rows, incarnation, self.node.stamp, clock.raise_to, self.node.sharing
         )
         self.node.applier.home = self.conversion.home
         self.exchange = Exchange(

@@ -29,6 +29,7 @@ cdef struct Addition:
     const uint8_t* fields
     const uint8_t* ids           # how many subscription identifiers, and these
     size_t ids_size
+    bint shared                  # another node may add it
     Change sent                  # that follows, if `is_sent`
     bint is_sent
     size_t end
@@ -74,6 +75,6 @@ cdef size_t _plain_owner(const uint8_t* data, size_t at, size_t size) noexcept n
 cdef object _append_u32(string* text, uint32_t value)
 cdef object _append_u64(string* text, uint64_t value)
 cdef object _append_head(string* text, uint8_t kind, bytes owner)
-cdef bint _append_group(string* text, list described, size_t* at, uint32_t* count, Owners owners, dict epochs, set apart, set brought)
-cdef uint32_t _append_addition(string* text, tuple row, Owners owners, dict epochs, set apart)
+cdef bint _append_group(string* text, list described, size_t* at, uint32_t* count, Owners owners, dict epochs, set shared, set gone, set brought)
+cdef uint32_t _append_addition(string* text, tuple row, Owners owners, dict epochs, set shared, set gone)
 cdef bint _append_change(string* text, uint8_t kind, Owners owners, number, bytes key, place, dict epochs)

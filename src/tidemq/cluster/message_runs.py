@@ -1,8 +1,7 @@
 """Runs of operations in a record, without an object for each: most of what a node does.
 
 A run is what it is in a record, operations one behind the other (`records.py`), for sessions: groups, each a
-`Payload` and one or more `Add`s of it that no other node adds, each with a `Send` behind it where it is in
-flight at once; and `Remove`, `Send`, `Release` and `Return`. Anything else is an operation of its own.
+`Payload` and one or more `Add`s of it, each with a `Send` behind it where it is in flight at once; and `Remove`, `Send`, `Release` and `Return`. Anything else is an operation of its own.
 What a run does to the rows is in `run_rows.py`.
 """
 
@@ -82,8 +81,9 @@ def read_addition(data, at, size, found):
         return False
     found.id = data + at
     found.fields = found.id + ID_BYTES
-    if found.fields[FIELDS_BYTES]:
-        return False  # another node may add it
+    if found.fields[FIELDS_BYTES] > 1:
+        return False  # not as this version writes it
+    found.shared = found.fields[FIELDS_BYTES] == 1
     found.ids = found.fields + FIELDS_BYTES + 1
     found.ids_size = 4 + 4 * cython.cast(cython.size_t, read_u32(found.ids))
     at = found.ids - data
@@ -173,12 +173,18 @@ def run_end(text: bytes, at: cython.size_t, most: cython.uint) -> tuple:
 
 
 def pack_run(
-    described: list, at: cython.size_t, owners: dict, epochs: dict, apart: set, brought: set
+    described: list,
+    at: cython.size_t,
+    owners: dict,
+    epochs: dict,
+    shared: set,
+    gone: set,
+    brought: set,
 ) -> tuple:
     """The run that begins with this row of `StoreWork.described`, how many operations it has, and the row
-    after it. `owners`: by queue; `epochs`: of sessions, by client; `apart`: clients whose messages other
-    nodes may add as well; `brought`: ids of messages that are in the record already, to which those of the
-    run come.
+    after it. `owners`: by queue; `epochs`: of sessions, by client; `shared`: queues to which other nodes may
+    add the same; `gone`: of which queues which messages are known to be removed, which are not for a run;
+    `brought`: ids of messages that are in the record already, to which those of the run come.
     """
     text: string
     count: uint32_t = 0
@@ -194,7 +200,8 @@ def pack_run(
                 cython.address(count),
                 spelled,
                 epochs,
-                apart,
+                shared,
+                gone,
                 brought,
             ):
                 break
@@ -255,7 +262,7 @@ def _append_change(text, kind, owners, number, key, place, epochs):
     return True
 
 
-def _append_group(text, described, at, count, owners, epochs, apart, brought):
+def _append_group(text, described, at, count, owners, epochs, shared, gone, brought):
     """Whether the next rows are a group; else nothing is appended."""
     before: cython.size_t = text.size()
     end: cython.size_t = at[0] + 1
@@ -268,13 +275,13 @@ def _append_group(text, described, at, count, owners, epochs, apart, brought):
     text.append(PyBytes_AS_STRING(key), ID_BYTES)
     _append_u32(text, len(message))
     text.append(PyBytes_AS_STRING(message), len(message))
-    more: uint32_t = _append_addition(text, row, owners, epochs, apart)
+    more: uint32_t = _append_addition(text, row, owners, epochs, shared, gone)
     number: uint32_t = 1 + more
     while more and end < cython.cast(cython.size_t, len(described)):
         row = described[end]
         if row[0] != "add" or row[2] != key:
             break
-        more = _append_addition(text, row, owners, epochs, apart)
+        more = _append_addition(text, row, owners, epochs, shared, gone)
         number += more
         end += 1
     if not more:
@@ -286,11 +293,14 @@ def _append_group(text, described, at, count, owners, epochs, apart, brought):
     return True
 
 
-def _append_addition(text, row, owners, epochs, apart):
+def _append_addition(text, row, owners, epochs, shared, gone):
     """How many operations were appended; 0: the row is not for a run."""
     owner: tuple = owners.find(row[1])
     key: bytes = row[2]
-    if owner is None or owner[0] in apart or len(key) != ID_BYTES:
+    if owner is None or len(key) != ID_BYTES:
+        return 0
+    is_shared: cython.bint = row[1] in shared
+    if is_shared and (row[1], key) in gone:
         return 0
     _append_head(text, ADD, owner[1])
     ids: tuple = row[7]
@@ -302,7 +312,7 @@ def _append_addition(text, row, owners, epochs, apart):
     put_u32(cython.address(rest[18]), row[5])
     put_u32(cython.address(rest[22]), cython.cast(uint64_t, expires_ms) >> 32)
     put_u32(cython.address(rest[26]), cython.cast(uint64_t, expires_ms) & 0xFFFFFFFF)
-    rest[30] = 0  # no other node adds it
+    rest[30] = is_shared
     put_u32(cython.address(rest[31]), len(ids))
     text.append(cython.cast(cython.p_char, cython.address(rest[0])), 35)
     for each in ids:

@@ -8,6 +8,7 @@ def pack_run(
     at: int,
     owners: dict[int | bytes, Owner],
     epochs: dict[str, Stamp],
-    apart: set[str],
+    shared: set[int | bytes],
+    gone: set[tuple[int | bytes, bytes]],
     brought: set[bytes],
 ) -> tuple[bytes, int, int]: ...

@@ -177,7 +177,7 @@ class Node:
         stable = self.stability.stable(self.members.incarnations, self.unanswered.values())
         if stable != self._collected or self._is_held:
             self._collected = stable
-            self._is_held = self.stability.collect(stable, self.sharing.clients)
+            self._is_held = self.stability.collect(stable, self.sharing)
 
     def record(self, incarnation: int, number: int) -> bytes | None:
         """A record of its own log, for a node that lacks it."""

@@ -4,11 +4,15 @@ Meanwhile sessions have moved, and whoever was not heard has been passed over: i
 has sent messages to their old homes. So what the two had sent each other and not answered is void: publishers
 are refused, who may send it again. The two go on when each hears all that the other hears, knows what these
 want, and has applied what they did: as a node does that begins.
+
+From then on publishers send to both, and both sides may have a session, until each has applied what the other
+did. So from the moment on that they hear each other all sessions are shared (`Sharing.everybody`).
 """
 
 from __future__ import annotations
 
 import logging
+from math import inf
 
 from tidemq.cluster.links import Links
 from tidemq.cluster.node import Node
@@ -29,6 +33,7 @@ class Reunions:
         self._back: set[int] = set()  # nodes that are heard again, and to which this one has not opened
         self._back_at = 0.0
         self._reach: dict[int, int] = {}  # records of all that are there, as of then
+        self._unaware: dict[int, int] = {}  # of opened ones: the last record here, until they have applied it
         self._expected: dict[int, bool] = {}  # nodes that were not there: whether anything is for them
 
     def passed_over(self) -> list[int]:
@@ -84,6 +89,17 @@ class Reunions:
                 _log.warning("not all nodes have said what they want: what is published here may miss them")
             for each in back:
                 self._links.open(each)
+                self._unaware[each] = self._node.last
+        self._unaware = {each: number for each, number in self._unaware.items() if each in there}
+        if self._unaware:
+            self._drop_aware()
+        self._node.sharing.everybody = bool(back or self._unaware)
+
+    def _drop_aware(self) -> None:
+        for member in self._node.members.known():
+            beat = member.beat
+            if beat.applied.get(self._node.incarnation, 0) >= self._unaware.get(beat.incarnation, inf):
+                del self._unaware[beat.incarnation]
 
     def _knows_all(self, now: float) -> bool:
         vector = self._node.rows.vector

@@ -140,8 +140,9 @@ class Rows(ABC):
         self, run: Run, dot: Dot, seen: Vector, apart: Container[str], added: list[tuple[Owner, Stamp]]
     ) -> Iterator[bytes]:
         """Does what the operations of a run do, as far as it can be done together. Gives those that cannot,
-        each to be done before the next is asked for. `seen`: what the record knew of, itself included. Of
-        clients who are `apart` new entries go to `added`, too, and what changes entries is given.
+        each to be done before the next is asked for. `dot`: its record; with number 0 it is of none, and what
+        it removes is not remembered. `seen`: what the record knew of, itself included. Of clients who are
+        `apart` new entries go to `added`, too, and what changes entries is given.
         """
         yield run.text
 

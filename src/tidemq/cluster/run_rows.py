@@ -144,7 +144,8 @@ class Client:
 class RunRows:
     """A run on its way into the rows: what it does is appended to ``pending.writes``.
 
-    ``dot``: of its record, as rows have it, and what that had ``seen``. ``around`` says what the batch has
+    ``dot``: of its record, as rows have it, and what that had ``seen``; number 0: of none, which is not
+    remembered. ``around`` says what the batch has
     changed otherwise (`Around` in `around_runs.py`).
     """
 
@@ -364,7 +365,8 @@ class RunRows:
         value = PyBytes_FromStringAndSize(cython.NULL, _FIELDS + FIELDS_BYTES + found.ids_size)
         text = PyBytes_AS_STRING(value)
         memcpy(text, queue, 8)
-        memset(text + 8, 0, _FIELDS - 8)  # no epoch, not shared, not unsent
+        memset(text + 8, 0, _FIELDS - 8)  # no epoch, not unsent
+        text[_SHARED] = found.shared
         put_u32(cython.cast(cython.pointer[uint8_t], text + _RECORDS), 1)
         if found.is_sent:
             memcpy(text + _EPOCH, found.sent.epoch, ID_BYTES)
@@ -409,7 +411,7 @@ class RunRows:
 
     def _remove(self, change, key, beside):
         id: bytes = _bytes(change.id, ID_BYTES)
-        if beside.shared or self.around.has_changed_payload(read_u64(change.id), read_u64(change.id + 8)):
+        if self.around.has_changed_payload(read_u64(change.id), read_u64(change.id + 8)):
             return False
         counted: bytes = self.references[id]
         count: uint32_t = 1
@@ -422,6 +424,9 @@ class RunRows:
         writes.append(("queue", _queue_key(beside.queue, _IN_FLIGHT, change.id), None))
         if read_u64(beside.fields + 6):
             writes.append(("expiry", _expiry_key(beside.fields, beside.queue, change.id), None))
+        if beside.shared and read_u64(_data(self.dot) + 8):
+            self.removed.add(key)
+            writes.append((_FAMILY, b"r" + key[1:], _count_bytes(1) + self.dot))
         writes.append((_FAMILY, key, None))
         self.beside[key] = None
         if count == 1:

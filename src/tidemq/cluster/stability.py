@@ -8,7 +8,7 @@ brought may have overtaken these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Container, Iterable
 from dataclasses import replace
 
 from tidemq.cluster.applying import Applier
@@ -63,7 +63,7 @@ class Stability:
             for incarnation, number in self._rows.vector.items()
         }
 
-    def collect(self, stable: Vector, moving: Set[str]) -> bool:
+    def collect(self, stable: Vector, moving: Container[str]) -> bool:
         """Deletes what is remembered of stable removals, and the stable part of this node's log. Of sessions
         that are `moving` this node itself may be about to add what has been removed: whether there is such,
         which is to be deleted later.

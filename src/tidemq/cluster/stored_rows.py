@@ -8,7 +8,7 @@ has ended is under a queue of its own (`owners.py`), where the engine does not l
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidemq.cluster.around_runs import Around
@@ -501,6 +501,14 @@ class StoredRows(Rows):
     def place(self, owner: Owner, message_id: Stamp, number: int) -> None:
         """An entry of a group that is about to be added goes into this queue of the group's."""
         self._entries.places[owner, message_id] = number
+
+    def which_are_removed(
+        self, owners: Mapping[int | bytes, Owner], messages: Sequence[tuple[int | bytes, bytes]]
+    ) -> set[tuple[int | bytes, bytes]]:
+        """Of these messages in queues of `owners` those of whose removal is known, as of the last `confirm`."""
+        before = {number: b"r" + encode("owner", owner) for number, owner in owners.items()}
+        found = self._pending.get_many(FAMILY, [before[number] + key for number, key in messages])
+        return {each for each, row in zip(messages, found, strict=True) if row is not None}
 
     def take_changes(self) -> list[Write]:
         clients = {*self._changed(self.sessions), *self._changed(self.ends)}
