@@ -27,7 +27,9 @@ class Converting:
     def __init__(self) -> None:
         self.rows = WrittenRows()
         times = itertools.count(START_NS)
-        self.conversion = Conversion(self.rows, 1, lambda: Stamp(next(times), 1), lambda _: None, Sharing(1.0))
+        self.conversion = Conversion(
+            self.rows, 1, lambda: Stamp(next(times), 1), lambda _: None, Sharing(1.0)
+        )
 
     def convert(self, *described: tuple[Any, ...]) -> list[Operation]:
         found, plain = self.conversion.convert(list(described), {b"ann", "böb".encode()})

@@ -274,9 +274,7 @@ def describe(messages: list[Any]) -> list[tuple[Any, ...]]:
 
 @settings(deadline=None)
 @given(DESCRIBED, st.sampled_from(["", "eve", "everybody"]), st.sets(st.integers(1, 40)))
-def test_what_an_engine_did_is_the_same_as_a_run(
-    messages: list[Any], shared: str, removed: set[int]
-) -> None:
+def test_what_an_engine_did_is_the_same_as_a_run(messages: list[Any], shared: str, removed: set[int]) -> None:
     """`removed`: messages that were removed on another node before they came here."""
     made = []
     for _ in range(2):

@@ -15,8 +15,13 @@ from waiting import WAIT_S, wait_until
 from tidemq.errors import StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
     from durable.conftest import Servers
     from durable.server import Server
+
+    from tidemq.store import Write
 
 COUNT = 100_000
 PIECE = 1000
@@ -120,6 +125,38 @@ def test_as_many_messages_that_cannot_be_stored(servers: Servers) -> None:
     server.store.failure = None
     wait_until(lambda: not server.keeper.failure, "the store works again")
     assert server.count("dropped_store_failed") == count
+
+
+def test_what_came_while_the_store_was_slow_is_stored_in_pieces(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the next batch would take as much longer, and what comes meanwhile be the one after it."""
+    count, piece, publishers = 50_000, 32_768, 3
+    server = servers("memory", receive_max=65_535)
+    for index in range(publishers):
+        absent = connected(server, client_id=f"absent{index}", **kept(5))
+        absent.subscribe(f"t/{index}", 1)
+        absent.disconnect()
+    server.store.hold()
+    clients = [connected(server) for _ in range(publishers)]
+    for first in range(1, count, PIECE):
+        for index, client in enumerate(clients):
+            client.send(*(publish(f"t/{index}", b"%d" % n, 1, n) for n in range(first, first + PIECE)))
+    wait_until(lambda: server.count("messages_received") >= publishers * count, "all came")
+    sizes: list[int] = []
+    write = server.store.inner.write
+
+    def note(batch: Sequence[Write], *, sync: bool) -> None:
+        sizes.append(sum(family == "queue" for family, *_ in batch))
+        write(batch, sync=sync)
+
+    monkeypatch.setattr(server.store.inner, "write", note)
+    server.store.let_go()
+    for client in clients:
+        for number in range(1, count + 1):
+            client.expect(PUBACK, packet_id=number, reason=0)
+    assert max(sizes) < 2 * piece
+    assert sum(sizes) == publishers * count == len(server.rows("queue"))
 
 
 def test_messages_that_a_session_holds_when_it_ends(servers: Servers) -> None:

@@ -21,6 +21,7 @@ def work(
     purges: Sequence[Any] = (),
     adds: bool = False,
     outdated: bool = False,
+    more: bool = False,
 ) -> SimpleNamespace:
     return SimpleNamespace(
         writes=list(writes),
@@ -31,6 +32,7 @@ def work(
         purges=list(purges),
         adds=adds,
         outdated=outdated,
+        more=more,
         streams=0,
     )
 

@@ -19,7 +19,7 @@ from waiting import WAIT_S, wait_until
 
 from tidemq.broker.durability import keeper as module
 from tidemq.broker.durability import queue_rows
-from tidemq.broker.durability.keeper import Keeper
+from tidemq.broker.durability.keeper import DRAINED, Keeper
 from tidemq.errors import StoreError, StoreFullError
 
 BROKEN = StoreError("the store cannot be written: Input/output error")
@@ -310,6 +310,24 @@ def test_what_a_publisher_sent_after_what_failed_fails_too(
     wait_until(lambda: not keeper.failure and store.rows("session") == {b"s": b"1"})
     assert not store.rows("payload")
     assert do(access, ("payload", b"new", b"3"), adds=True) == 0
+
+
+def test_it_is_not_over_while_more_was_handed_over(
+    store: Any, access: Any, start: Callable[..., Keeper]
+) -> None:
+    """Of before the failure: it would be taken, while what a publisher sent before it is undone."""
+    keeper = start()
+    first, later = work(("payload", b"first", b"1"), adds=True), work(("payload", b"later", b"2"), adds=True)
+    for each in (first, later):
+        access.rests[id(each)] = work()
+    store.failures = [BROKEN]
+    for each in (first, *(work(("session", b"s", b"1"), more=True) for _ in range(DRAINED + 1)), later):
+        access.works.put(each)
+    answers = [told(access) for _ in range(3 + DRAINED)]
+    assert answers[0] == (first, 0x83)
+    assert answers[-1] == (later, 0x83)
+    wait_until(lambda: not keeper.failure)
+    assert not store.rows("payload")
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -171,7 +171,7 @@ class Conversion:
         return operations, self._plain
 
     def _shared_of(self, described: Described) -> tuple[set[int | bytes], set[tuple[int | bytes, bytes]]]:
-        """The queues to which another node may add the same; and of what is for these what has been removed."""
+        """The queues to which another node may add the same; of what is for these what has been removed."""
         if not self.shared:
             return set(), set()
         owners: dict[int | bytes, Owner] = {}

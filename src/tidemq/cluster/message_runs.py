@@ -1,8 +1,9 @@
 """Runs of operations in a record, without an object for each: most of what a node does.
 
 A run is what it is in a record, operations one behind the other (`records.py`), for sessions: groups, each a
-`Payload` and one or more `Add`s of it, each with a `Send` behind it where it is in flight at once; and `Remove`, `Send`, `Release` and `Return`. Anything else is an operation of its own.
-What a run does to the rows is in `run_rows.py`.
+`Payload` and one or more `Add`s of it, each with a `Send` behind it where it is in flight at once; and
+`Remove`, `Send`, `Release` and `Return`. Anything else is an operation of its own. What a run does to the
+rows is in `run_rows.py`.
 """
 
 from __future__ import annotations

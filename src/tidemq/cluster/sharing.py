@@ -1,5 +1,5 @@
-"""Sessions to which another node may add the same messages as this one: for a while after they have moved; and
-all, while nodes that did not hear each other hear what the others have done.
+"""Sessions to which another node may add the same messages as this one: for a while after they have moved;
+and all, while nodes that did not hear each other hear what the others have done.
 """
 
 from __future__ import annotations

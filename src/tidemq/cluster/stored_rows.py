@@ -505,7 +505,7 @@ class StoredRows(Rows):
     def which_are_removed(
         self, owners: Mapping[int | bytes, Owner], messages: Sequence[tuple[int | bytes, bytes]]
     ) -> set[tuple[int | bytes, bytes]]:
-        """Of these messages in queues of `owners` those of whose removal is known, as of the last `confirm`."""
+        """Of these messages in queues of `owners` those whose removal is known, as of the last `confirm`."""
         before = {number: b"r" + encode("owner", owner) for number, owner in owners.items()}
         found = self._pending.get_many(FAMILY, [before[number] + key for number, key in messages])
         return {each for each, row in zip(messages, found, strict=True) if row is not None}

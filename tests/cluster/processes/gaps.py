@@ -169,14 +169,6 @@ def _it_was_under_way_in_a_split(history: History, failure: Failure) -> bool:
     )
 
 
-def _it_was_sent_as_they_met(history: History, failure: Failure) -> bool:
-    """Whether nodes reached each other again by then, and did not all know yet what the others had done."""
-    message = failure.message
-    return message is not None and any(
-        each.ended_at < message.sent_at < each.met_at for each in history.splits
-    )
-
-
 GAPS = (
     Gap("**QoS 2 while a node ends**", ("disorder",), _a_node_ended),
     Gap("**QoS 2 of a node that is killed**", ("twice", "disorder"), _its_node_was_killed),
@@ -194,7 +186,6 @@ GAPS = (
         _it_was_on_both_sides,
     ),
     Gap("**Splits**", ("disorder",), _it_was_under_way_in_a_split),
-    Gap("**Splits**", ("twice", "repeated"), _it_was_sent_as_they_met),
     # it is a split: sessions are served on both sides
     Gap(
         "**A node whose process stands still**",

@@ -34,6 +34,7 @@ class Work:
     elsewhere: set[bytes] = field(default_factory=set)
     adds: bool = False
     outdated: bool = False
+    more: bool = False
     streams: int = 0
     promises: list[Callable[[bool], None]] = field(default_factory=list)
 

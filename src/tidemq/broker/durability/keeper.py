@@ -332,7 +332,7 @@ class Keeper:
                 self._refuse(StoreError("what came before could not be stored"))
             self._discard_captured(work)
             self._undo(work)
-        self._drained = 0 if undone else self._drained + 1
+        self._drained = 0 if undone or work.more else self._drained + 1
         writes: list[Write] = []
         references: list[tuple[bytes, int]] = []
         try:

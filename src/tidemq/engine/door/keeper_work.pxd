@@ -23,6 +23,7 @@ cdef class StoreWork:
     cdef readonly list let_go
     cdef readonly bint adds
     cdef readonly bint outdated
+    cdef readonly bint more
     cdef readonly unsigned long long streams
 
 cdef object init_journal(Common* common)
@@ -34,6 +35,7 @@ cdef void close_journal(Common* common) noexcept nogil
 
 # of this module alone
 cdef void _wait(Common* common, int64_t timeout_ns) noexcept nogil
+cdef void _take_sections(Common* common, vector[Section*]* taken) noexcept nogil
 cdef bytes _purged(Record* record)
 cdef bytes _queue_key(Record* record, uint8_t status)
 cdef bytes _queue_value(Common* common, Record* record, bint released)

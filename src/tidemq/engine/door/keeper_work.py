@@ -71,6 +71,7 @@ from cython.cimports.tidemq.engine.state.section import (
     RECORD_RETURN,
     RECORD_SEND,
     RECORD_TRIM,
+    SECTION_RECORDS,
     Record,
     Section,
 )
@@ -108,7 +109,8 @@ class StoreWork:
     ``elsewhere``: clients of other nodes that new rows are for, which are only described: they stand there
     in place of a queue.
     ``adds``: there are new messages of clients in it. ``outdated``: some may be of publishers whose earlier
-    messages were in a batch that failed, which their reactor did not know yet. ``streams``: a bit mask of
+    messages were in a batch that failed, which their reactor did not know yet. ``more``: was handed over
+    already, and is not in it. ``streams``: a bit mask of
     those that it has messages for, which ``StoreAccess.captured_rows`` gives.
 
     ``left``: sessions that have left, all of whose rows are in this work or were in one before: client id,
@@ -124,6 +126,7 @@ class StoreWork:
     def __cinit__(self) -> None:
         self.adds = False
         self.outdated = False
+        self.more = False
         self.streams = 0
         self.described = None
         self.writes = []
@@ -171,8 +174,20 @@ def _wait(common, timeout_ns):
     unlock(cython.address(common.journal_lock))
 
 
+def _take_sections(common, taken):
+    """The oldest that were handed over, as many as are a batch."""
+    records: cython.size_t = 0
+    count: cython.size_t = 0
+    while count < common.journal.size() and records < SECTION_RECORDS:
+        records += common.journal[count].records.size()
+        count += 1
+    taken.assign(common.journal.begin(), common.journal.begin() + count)
+    common.journal.erase(common.journal.begin(), common.journal.begin() + count)
+
+
 def wait_for_work(common, timeout_s, described):
-    """The sections handed over since the last time, after at most ``timeout_s``; it may be none.
+    """The sections handed over since the last time, as many as are a batch, after at most ``timeout_s``; it
+    may be none.
     ``described``: as what was done, not as writes.
 
     None: the journal is closed and all of it was taken.
@@ -187,7 +202,8 @@ def wait_for_work(common, timeout_s, described):
     with cython.nogil:
         _wait(common, timeout_ns)
         lock(cython.address(common.journal_lock))
-        work.sections.swap(common.journal)
+        _take_sections(common, cython.address(work.sections))
+        work.more = not common.journal.empty()
         closed = common.journal_closed
         common.journal_poked = False
         unlock(cython.address(common.journal_lock))

@@ -4,7 +4,7 @@ The section is the reactor's own until it is handed over, when the reactor has n
 store waits for something to do. So sections grow while there is work (group commit), nothing waits when there
 is none, and what is done and undone meanwhile never reaches the disk: an entry that was acknowledged while
 its row was still in the open section takes the row back, and a section with nothing left in it needs no
-store. A reactor that has always something to read hands over after some milliseconds all the same.
+store. A section that is large enough for a batch goes behind those that wait for the store. A reactor that has always something to read hands over after some milliseconds all the same.
 
 A section's number rises by one. Sections of one reactor are committed in their order, each as a whole, and
 ``Reactor.committed`` is the last one that the store has, with all before it.
@@ -47,6 +47,7 @@ from cython.cimports.tidemq.engine.state.section import (
     RECORD_RETURN,
     RECORD_SEND,
     RECORD_VOID,
+    SECTION_RECORDS,
     Record,
     Section,
     Unmarked,
@@ -54,7 +55,6 @@ from cython.cimports.tidemq.engine.state.section import (
 from cython.cimports.tidemq.engine.state.wall_clock import id_offset
 
 _LATE_MS = cython.declare(int64_t, 3)
-_LIVE_MAX = cython.declare(uint32_t, 32768)  # records
 _FREED_A_TURN = cython.declare(cython.size_t, 4096)  # records
 _CLOCK_STEP = cython.declare(uint64_t, 64)  # ns between two ids of one reactor: the low bits name the reactor
 
@@ -387,13 +387,13 @@ def is_late(r):
         return False
     return (
         r.now_ms - r.section.began_ms >= _LATE_MS
-        or r.section.live >= _LIVE_MAX
+        or r.section.live >= SECTION_RECORDS
         or r.section.captured.size() >= CAPTURED_BYTES_MAX // 4
     )
 
 
 def hand_over(r):
-    """Gives the open section to the store if that is idle.
+    """Gives the open section to the store if that is idle, or if it is large enough for a batch.
 
     True: nothing of the section is left to be stored and nothing before it is under way, so it counts as
     committed at once.
@@ -407,7 +407,7 @@ def hand_over(r):
         store_int(cython.address(r.unhanded), 0, RELAXED)
         return True
     store_int(cython.address(r.unhanded), 1, SEQ_CST)
-    if not load_int(cython.address(r.common.journal_idle), SEQ_CST):
+    if r.section.live < SECTION_RECORDS and not load_int(cython.address(r.common.journal_idle), SEQ_CST):
         return False
     give_section(r)
     return False

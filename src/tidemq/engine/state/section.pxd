@@ -31,6 +31,9 @@ cdef enum:   # the kind of a Record
 cdef enum:   # families that RECORD_PUT and RECORD_DELETE name, in the order of the façade's names
     FAMILY_SESSION, FAMILY_SUBSCRIPTION, FAMILY_RECEIVED, FAMILY_SHARED
 
+cdef enum:
+    SECTION_RECORDS = 32768      # so many are a batch of their own
+
 cdef struct Record:
     uint8_t kind                 # RecordKind
     uint8_t status               # of the row before (REMOVE) or now; family
