@@ -34,6 +34,7 @@ from tidemq.store.rows import (
     parse_subscription,
 )
 
+_ID = struct.Struct(">QQ")
 _QUEUE_KEY = struct.Struct(">QB16s")
 _QUEUE = struct.Struct(">BBIqQ")
 _EXPIRY_KEY = struct.Struct(">qQ16s")
@@ -43,7 +44,7 @@ _ADDED = "dot ? ? B B I q I*"
 
 def id_bytes(stamp: Stamp) -> bytes:
     """A message id as keys have it."""
-    return encode("stamp", stamp)
+    return _ID.pack(*stamp)
 
 
 def mark_of(key: bytes, value: bytes) -> int:
@@ -452,7 +453,7 @@ class StoredRows(Rows):
         """As in `Rows`."""
 
         def note_added(client: str, message_id: bytes) -> None:
-            added.append((Owner(SESSION, client), decode("stamp", message_id)[0]))
+            added.append((Owner(SESSION, client), Stamp(*_ID.unpack(message_id))))
 
         around = Around(self, self._pending, apart, note_added)
         work = RunRows(run.text, encode("dot", dot), seen, self._newest, self._pending, around)

@@ -128,15 +128,18 @@ class Telling:
         come: dict[int, list[tuple[bytes, int]]] = {}
         gone: dict[int, list[tuple[bytes, int]]] = {}
         passed: Counter[tuple[Owner, Stamp]] = Counter()
-        for owner, message_id in added:
-            number, key = self._conversion.number(owner), id_bytes(message_id)
-            value = self._store.get("queue", struct.pack(">QB", number, IDLE) + key) if number else None
-            if value is not None:
-                come.setdefault(number, []).append((key, int.from_bytes(value[2:6])))
+        changed = {owner for owner, _ in added} | {owner for owner, *_ in removed}
+        numbers = {owner: self._conversion.number(owner) for owner in changed}
+        keys = [struct.pack(">QBQQ", numbers[owner], IDLE, *message_id) for owner, message_id in added]
+        for (owner, message_id), key, value in zip(
+            added, keys, self._store.get_many("queue", keys), strict=True
+        ):
+            if numbers[owner] and value is not None:
+                come.setdefault(numbers[owner], []).append((key[9:], int.from_bytes(value[2:6])))
             else:
                 passed[owner, message_id] += 1
         for owner, message_id, entry in removed:
-            number = self._conversion.number(owner)
+            number = numbers[owner]
             if passed[owner, message_id]:
                 passed[owner, message_id] -= 1
             elif number and entry.sequence < 0:

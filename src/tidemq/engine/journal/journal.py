@@ -4,7 +4,8 @@ The section is the reactor's own until it is handed over, when the reactor has n
 store waits for something to do. So sections grow while there is work (group commit), nothing waits when there
 is none, and what is done and undone meanwhile never reaches the disk: an entry that was acknowledged while
 its row was still in the open section takes the row back, and a section with nothing left in it needs no
-store. A section that is large enough for a batch goes behind those that wait for the store. A reactor that has always something to read hands over after some milliseconds all the same.
+store. A reactor that has always something to read hands over after some milliseconds all the same; and a
+section that is large enough for a batch goes behind those that wait for the store.
 
 A section's number rises by one. Sections of one reactor are committed in their order, each as a whole, and
 ``Reactor.committed`` is the last one that the store has, with all before it.
