@@ -25,6 +25,7 @@ from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.members import Heartbeat
 from tidemq.cluster.node import Node
+from tidemq.cluster.sharing import Sharing
 from tidemq.cluster.stored_rows import StoredRows
 from tidemq.store.rocksdb import RocksDBStore
 
@@ -48,7 +49,7 @@ class Side:
         own = Heartbeat("c", 1, f"n{incarnation}", incarnation, 1, 1, "here", 0, 0, 0, {})
         self.node = Node(self.rows, own, HybridClock(time.time_ns, skew_s_max=5, last_ns=0))
         clock = self.node.clock
-        self.conversion = Conversion(self.rows, incarnation, self.node.stamp, clock.raise_to, set())
+        self.conversion = Conversion(self.rows, incarnation, self.node.stamp, clock.raise_to, Sharing(1.0))
         self.node.applier.home = self.conversion.home
         self.put()
 

@@ -20,6 +20,7 @@ from tidemq.cluster.message_runs import pack_run
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, PutSession, Run, Stamp
 from tidemq.cluster.pending import Pending
 from tidemq.cluster.records import NO_DIGEST, Record, parse_record, read_run
+from tidemq.cluster.rows import Rows
 from tidemq.cluster.run_rows import SOURCES_MAX, NewestIds
 from tidemq.cluster.sharing import Sharing
 from tidemq.cluster.stored_rows import id_bytes
@@ -168,6 +169,8 @@ def test_what_is_done_together_is_what_is_done_one_by_one(
                     rows.take_changes()
         together, single = sides
         assert content(together) == content(single)
+        for client in CLIENTS:
+            assert together.standing(client) == Rows.standing(together, client)
         assert written(together) == written(single)
         assert appliers[0].counts == appliers[1].counts
     for family, parse in PARSERS.items():
@@ -213,7 +216,8 @@ def test_what_is_dropped_is_not_remembered(shared: bool) -> None:
     rows.take_changes()
     applier.drop_entries(owner, [stamp])
     rows.take_changes()
-    assert rows.entries.get(owner, stamp) is rows.removed.get(owner, stamp) is None
+    assert rows.entries.get(owner, stamp) is None
+    assert rows.removed.get(owner, stamp) is None
 
 
 @pytest.mark.parametrize("shared", [False, True])

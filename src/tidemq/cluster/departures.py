@@ -20,7 +20,7 @@ from tidemq.cluster.links import Links
 from tidemq.cluster.move_states import Asker, Handed, Reminders
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import Operation
-from tidemq.cluster.rows import Session
+from tidemq.cluster.rows import Standing
 
 if TYPE_CHECKING:
     from tidemq.engine import StoreAccess
@@ -124,8 +124,8 @@ class Departures:
         """
         due = itertools.takewhile(lambda each: each[1][0] <= now, self._lingering.items())
         for client in [client for client, _ in due if client not in coming]:
-            session = self._node.rows.sessions.get(client, None)
-            if session is None or session.row.epoch != self._conversion.epoch(client):
+            standing = self._node.rows.standing(client)
+            if standing is None or standing.epoch != self._conversion.epoch(client):
                 self._owing[client] = self._lingering.pop(client)[1]
                 self.release(client)  # the log says here, too, that it is elsewhere
         self._remind(now)
@@ -133,9 +133,9 @@ class Departures:
     def _remind(self, now: float) -> None:
         """Asks the homes of sessions that were handed over long ago whether these may be forgotten."""
         for client in self._reminders.due(self._handed, now, REMIND_S, REMINDED_AT_ONCE):
-            session = self._node.rows.sessions.get(client, None)
-            if session is not None and session.row.home != self._node.incarnation:
-                self._links.send(session.row.home, KEPT, client.encode())
+            standing = self._node.rows.standing(client)
+            if standing is not None and standing.home != self._node.incarnation:
+                self._links.send(standing.home, KEPT, client.encode())
 
     # --- another node asks -------------------------------------------------------------------------
 
@@ -236,29 +236,29 @@ class Departures:
 
     def moved(self, client: str) -> None:
         """A record of another node says that the session is at home there, or has ended."""
-        session = self._node.rows.sessions.get(client, None)
         epoch = self._conversion.epoch(client)
-        if epoch is None or (session is not None and session.row.epoch == epoch):
+        standing = self._node.rows.standing(client) if epoch is not None else None
+        if epoch is None or (standing is not None and standing.epoch == epoch):
             return
         if client not in self._handed:
-            self._lose(client, session)
+            self._lose(client, standing)
             return
         ends = [end.over for _, end in self._node.rows.ends.of(client)]
-        if session is None or any(over is not None and over[0] >= epoch for over in ends):
+        if standing is None or any(over is not None and over[0] >= epoch for over in ends):
             self.release(client)  # it has ended: what it would take now would be the next session's
 
-    def _lose(self, client: str, session: Session | None) -> None:
+    def _lose(self, client: str, standing: Standing | None) -> None:
         """It was taken, or ended, without a word. If it goes on it is forgotten as one that was handed over:
         a client whose CONNECT was answered a moment ago would begin a new one, and this node may not know yet
         what the new home wants.
         """
         self._handed[client] = handed = Handed()
-        if session is None or not self._access.lose(client.encode()):
+        if standing is None or not self._access.lose(client.encode()):
             self.release(client)
             return
         self._askers[client] = None
         self._sharing.begin(client, until_it_goes=True)
-        self._links.send(session.row.home, KEPT, client.encode())
+        self._links.send(standing.home, KEPT, client.encode())
         self._reminders.add(client, handed, time.monotonic() + REMIND_S)
 
     def hear_done(self, source: int, client: str, since: int, passed_over: list[int]) -> None:

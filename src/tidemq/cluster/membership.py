@@ -60,6 +60,7 @@ class Membership:
         self._patience = patience
         self.counts: Counter[str] = Counter()
         self._looked_at = -LOOK_S
+        self._first = 0, 0  # record of the log, and its time: a record may have megabytes
         self._seen_at: dict[int, float] = {}  # when it was seen first that they are none
         self._dropped: set[int] = set()  # that the links have been told of
         self._struck_by = 0
@@ -180,8 +181,10 @@ class Membership:
         node, size = self._node, self._node.stability.log_size
         if size.bytes > self._patience.log_bytes_max:
             return f"the log that is kept for it has {size.bytes} bytes"
-        text = node.record(node.incarnation, node.stability.first)
-        age_s = (node.clock.next_ns() - clock_of(text)) / 1e9 if text is not None else 0.0
+        first = node.stability.first
+        if self._first[0] != first and (text := node.record(node.incarnation, first)) is not None:
+            self._first = first, clock_of(text)
+        age_s = (node.clock.next_ns() - self._first[1]) / 1e9 if self._first[0] == first else 0.0
         return f"a record has waited for it for {age_s:.0f} s" if age_s > self._patience.absent_s else ""
 
 

@@ -323,8 +323,8 @@ class Moves:
             return
         if coming is not None and coming.yielded is not None:
             self._has_come(client, coming.asked)
-        session = self._node.rows.sessions.get(client, None)
-        if coming is not None and session is not None and session.row.home != self._node.incarnation:
+        standing = self._node.rows.standing(client)
+        if coming is not None and standing is not None and standing.home != self._node.incarnation:
             coming.taken = False  # another node has taken it meanwhile
         else:
             self._finish(client, 0)
@@ -415,8 +415,8 @@ class Moves:
         a client that it has nothing of it says so. For others it is asked again.
         """
         client, _ = decode("text Q", body)
-        session = self._node.rows.sessions.get(client, None)
-        here = session is not None and session.row.home == self._node.incarnation
+        standing = self._node.rows.standing(client)
+        here = standing is not None and standing.home == self._node.incarnation
         if not here and self._conversion.epoch(client) is None:
             self._links.send(asker, YIELD, encode("text vector ? Q*", client, self._node.applied, False, []))
 
@@ -472,8 +472,9 @@ class Moves:
 
     def _is_here(self, client: str) -> bool:
         """Whether the session that all know is the one that this node's engine has."""
-        session = self._node.rows.sessions.get(client, None)
-        return session is not None and session.row.epoch == self._conversion.epoch(client)
+        epoch = self._conversion.epoch(client)
+        standing = self._node.rows.standing(client) if epoch is not None else None
+        return standing is not None and standing.epoch == epoch
 
     def _bring_orphan(self, client: str) -> None:
         self._comes(client).is_orphan = True

@@ -58,6 +58,13 @@ class Session:
     dot: Dot
 
 
+class Standing(NamedTuple):
+    """Under which epoch a session goes on, and where it is at home."""
+
+    epoch: Stamp
+    home: int
+
+
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """`options` is None where it has ended: the row stays until nobody can bring an older one."""
@@ -168,6 +175,11 @@ class Rows(ABC):
         """All clients that have sessions, and where these are at home."""
         return ((client, session.row.home) for client, _, session in self.sessions.all())
 
+    def standing(self, client: str) -> Standing | None:
+        """Of a client's session, without a look at the rest of it; None: there is none."""
+        session = self.sessions.get(client, None)
+        return None if session is None else Standing(session.row.epoch, session.row.home)
+
     def is_hidden(self, client: str, dot: Dot) -> bool:
         """Whether a row that this record made went with the end of a session."""
         return any(has_seen(end.seen, dot) for _, end in self.ends.of(client))
@@ -180,7 +192,7 @@ class Rows(ABC):
 
     def queue(self, owner: Owner) -> list[tuple[Stamp, Entry]]:
         """What waits or is in flight, in the order of ids; nothing where the session has ended."""
-        if owner.kind == SESSION and self.sessions.get(owner.name, None) is None:
+        if owner.kind == SESSION and self.standing(owner.name) is None:
             return []
         every = sorted(self.entries.of(owner), key=lambda each: each[0])
         return [(id_, entry) for id_, entry in every if self.shown(owner, entry)]
@@ -204,7 +216,7 @@ class Rows(ABC):
 
     def filters(self, client: str) -> list[tuple[str, Subscription]]:
         """The subscriptions that a client has."""
-        if self.sessions.get(client, None) is None:
+        if self.standing(client) is None:
             return []
         every = sorted(self.subscriptions.of(client))
         return [(topic_filter, each) for topic_filter, each in every if self._has(client, each)]

@@ -19,6 +19,7 @@ cdef struct Beside:              # what lies beside an entry that one record has
 
 cdef class NewestIds:
     cdef vector[Newest] sources
+    cdef NewestIds _copy(self)
     cdef Newest* _find(self, uint64_t incarnation, uint8_t source)
     cdef bint _is_new(self, const uint8_t* id)
     cdef object _note(self, const uint8_t* id)
@@ -47,6 +48,7 @@ cdef class RunRows:
     cdef dict clients
     cdef dict beside             # by key of the family, as it is now; of the run's entries
     cdef dict references         # by message id, as they are now; None: one, or none
+    cdef dict held               # message ids that are not new: whether any queue has the message now
     cdef set removed             # keys in `beside` of entries whose removal is remembered
     cdef object _read(self)
     cdef bint _act(self, const uint8_t* data, size_t* end)
@@ -55,6 +57,7 @@ cdef class RunRows:
     cdef object _raise_next(self, Client client, uint64_t place)
     cdef object _put_sessions(self)
     cdef bint _add(self, const uint8_t* data, Group* group)
+    cdef bint _is_held(self, bytes id)
     cdef bint _is_absent(self, const uint8_t* data, Group* group)
     cdef object _ask_for(self, const uint8_t* data, Group* group, dict removed)
     cdef list _places(self, const uint8_t* data, Group* group)

@@ -104,6 +104,11 @@ class NewestIds:
         for index in range(self.sources.size()):
             self.sources[index].changed = False
 
+    def _copy(self):
+        made = NewestIds(())
+        made.sources = self.sources
+        return made
+
     def _find(self, incarnation, source):
         index: cython.size_t
         for index in range(self.sources.size()):
@@ -155,6 +160,7 @@ class RunRows:
         self.writes = pending.writes
         self.at = 0
         self.clients, self.beside, self.references, self.removed = {}, {}, {}, set()
+        self.held = {}
         self._read()
 
     def go_on(self) -> bytes:
@@ -184,6 +190,7 @@ class RunRows:
         data: cython.pointer[cython.const[uint8_t]] = _data(self.text)
         removed: dict = {}
         ids: set = set()
+        newest: NewestIds = self.newest._copy()  # as they will be when it is the turn of a group
         while at < size:
             if read_change(data, at, size, cython.address(change)):
                 key: bytes = _entry_key(ord("q"), change.owner, change.owner_size, change.id)
@@ -193,7 +200,9 @@ class RunRows:
                     ids.add(_bytes(change.id, ID_BYTES))
                 at = change.end
             elif read_group(data, at, size, 0xFFFFFFFF, cython.address(group)):
-                if not self.newest._is_new(group.id):
+                if newest._is_new(group.id):
+                    newest._note(group.id)
+                else:
                     self._ask_for(data, cython.address(group), removed)
                 at = group.end
             else:
@@ -202,6 +211,10 @@ class RunRows:
             return
         keys: list = list(self.beside)
         self.beside = dict(zip(keys, self.pending.get_many(_FAMILY, keys), strict=True))
+        if self.held:
+            keys = list(self.held)
+            rows: list = self.pending.get_many("payload", keys)
+            self.held = {key: value is not None for key, value in zip(keys, rows, strict=True)}
         if removed:
             found: list = self.pending.get_many(_FAMILY, list(removed.values()))
             self.removed = {key for key, value in zip(removed, found, strict=True) if value is not None}
@@ -211,6 +224,7 @@ class RunRows:
     def _ask_for(self, data, group, removed):
         """The rows of what a group adds that may be there already."""
         addition: Addition
+        self.held[_bytes(group.id, ID_BYTES)] = None
         at: cython.size_t = group.first
         while at < group.end:
             read_addition(data, at, group.end, cython.address(addition))
@@ -282,12 +296,14 @@ class RunRows:
             return False
         id: bytes = _bytes(group.id, ID_BYTES)
         count: uint32_t = group.additions
-        held: cython.bint = not is_new and self.pending.get("payload", id) is not None
+        held: cython.bint = not is_new and self._is_held(id)
         if held:  # for other queues
             counted: bytes = self.pending.get("reference", id)
             count += read_u32(_data(counted)) if counted is not None else 1
         else:
             self.writes.append(("payload", id, _bytes(group.message, group.message_size)))
+            if id in self.held:
+                self.held[id] = True
         self.references[id] = _count_bytes(count) if count > 1 else None
         if count > 1:
             self.writes.append(("reference", id, self.references[id]))
@@ -301,6 +317,12 @@ class RunRows:
             next = addition.sent.end if addition.is_sent else addition.end
         self.newest._note(group.id)
         return True
+
+    def _is_held(self, id):
+        """Whether any queue has the message."""
+        if id not in self.held:  # it was the newest when the run was read
+            self.held[id] = self.pending.get("payload", id) is not None
+        return self.held[id]
 
     def _is_absent(self, data, group):
         """Whether no queue of a group's additions has the message, nor had it and it was removed: what is not
@@ -431,6 +453,8 @@ class RunRows:
         self.beside[key] = None
         if count == 1:
             writes.append(("payload", id, None))
+            if id in self.held:
+                self.held[id] = False
         else:
             counted = _count_bytes(count - 1) if count > 2 else None
             self.references[id] = counted

@@ -16,7 +16,17 @@ from tidemq.cluster.forms import Reader, decode, encode
 from tidemq.cluster.operations import GROUP, SESSION, Owner, PutSession, Run, Stamp
 from tidemq.cluster.owners import Owners
 from tidemq.cluster.pending import Pending, Readable
-from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Session, Subscription
+from tidemq.cluster.rows import (
+    Added,
+    End,
+    Entry,
+    Payload,
+    Retained,
+    Rows,
+    Session,
+    Standing,
+    Subscription,
+)
 from tidemq.cluster.run_rows import NewestIds, RunRows
 from tidemq.cluster.stored_tables import FAMILY, KeptTable, NotedTable, PlainLayout, StoredTable, tuple_layout
 from tidemq.cluster.vectors import Dot, Vector
@@ -37,6 +47,7 @@ from tidemq.store.rows import (
 _ID = struct.Struct(">QQ")
 _QUEUE_KEY = struct.Struct(">QB16s")
 _QUEUE = struct.Struct(">BBIqQ")
+_STANDING = struct.Struct(">QQQ")  # how what lies beside a session begins
 _EXPIRY_KEY = struct.Struct(">qQ16s")
 _SESSION_ROW = struct.Struct(">QIqqIqI")
 _ADDED = "dot ? ? B B I q I*"
@@ -79,6 +90,14 @@ class SessionLayout:
         timed = (row.expiry_s, row.ends_at_ms, row.will_due_at_ms, row.will_delay_s, row.will_expiry_s)
         will = text[_SESSION_ROW.size :]
         return Session(PutSession(client, epoch, home, begins, next_sequence, *timed, will, received), dot)
+
+    def standing(self, client: str) -> Standing | None:
+        """As in `Rows`."""
+        beside = self._store.get(FAMILY, b"s" + encode("text", client))
+        if beside is None or self._store.get("session", client.encode()) is None:
+            return None
+        clock, incarnation, home = _STANDING.unpack_from(beside)
+        return Standing(Stamp(clock, incarnation), home)
 
     def _received(self, number: int) -> dict[bytes, bytes]:
         return dict(self._store.scan("received", number.to_bytes(8)))
@@ -470,6 +489,11 @@ class StoredRows(Rows):
             session = self.sessions.get(client, None)
             if session is not None:
                 yield client, session.row.home
+
+    def standing(self, client: str) -> Standing | None:
+        """As in `Rows`."""
+        sessions: Any = self.sessions
+        return super().standing(client) if sessions.has_changed(client) else self._sessions.standing(client)
 
     def entries_after(self, owner: Owner, after: Stamp) -> Iterator[tuple[Stamp, Entry]]:
         """As in `Rows`."""

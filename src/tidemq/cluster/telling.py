@@ -81,10 +81,10 @@ class Telling:
             self._report(forks)
 
     def _fork(self, client: str) -> SessionForked:
-        session, own = self._rows.sessions.get(client, None), self._node.own
-        if session is None:
+        standing, own = self._rows.standing(client), self._node.own
+        if standing is None:
             return SessionForked(client, "", "", is_here=False)
-        home = session.row.home
+        home = standing.home
         name = own.name if home == own.incarnation else self._rows.members.get(home, None) or ""
         return SessionForked(client, name, f"{home:016x}", is_here=home == own.incarnation)
 

@@ -15,4 +15,5 @@ class StoreWork:
     let_go: list[int]
     adds: bool
     outdated: bool
+    more: bool
     streams: int
