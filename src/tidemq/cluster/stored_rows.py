@@ -44,6 +44,8 @@ from tidemq.store.rows import (
     parse_subscription,
 )
 
+STANDINGS_MAX = 100_000  # in memory
+
 _ID = struct.Struct(">QQ")
 _QUEUE_KEY = struct.Struct(">QB16s")
 _QUEUE = struct.Struct(">BBIqQ")
@@ -407,6 +409,7 @@ class StoredRows(Rows):
         self._sessions = SessionLayout(store, self.owners)
         self._entries = EntryLayout(store, self.owners, lambda *entry: bool(self.shown(*entry)))
         self._tables: list[StoredTable[Any, Any, Any]] = []
+        self._standings: dict[str, Standing | None] = {}  # as the store has them
 
         def table(layout: Any) -> StoredTable[Any, Any, Any]:
             made: StoredTable[Any, Any, Any] = StoredTable(layout)
@@ -446,6 +449,11 @@ class StoredRows(Rows):
             format=kept(PlainLayout(store, b"f", ("", "", "H"))),
             entries=noted(self._entries),  # after the sessions, which say what the current queue is
         )
+
+    @property
+    def _session_table(self) -> StoredTable[str, None, Session]:
+        assert isinstance(self.sessions, StoredTable)
+        return self.sessions
 
     @property
     def _entry_table(self) -> StoredTable[Owner, Stamp, Entry]:
@@ -492,8 +500,13 @@ class StoredRows(Rows):
 
     def standing(self, client: str) -> Standing | None:
         """As in `Rows`."""
-        sessions: Any = self.sessions
-        return super().standing(client) if sessions.has_changed(client) else self._sessions.standing(client)
+        if self._session_table.has_changed(client):
+            return super().standing(client)
+        if client not in self._standings:
+            if len(self._standings) >= STANDINGS_MAX:
+                self._standings.clear()
+            self._standings[client] = self._sessions.standing(client)
+        return self._standings[client]
 
     def entries_after(self, owner: Owner, after: Stamp) -> Iterator[tuple[Stamp, Entry]]:
         """As in `Rows`."""
@@ -550,6 +563,8 @@ class StoredRows(Rows):
 
     def confirm(self) -> None:
         """The store has what `take_changes` gave."""
+        for client in self._session_table.changed:
+            self._standings.pop(client, None)
         self._pending.clear()
         self._newest.confirm()
         for each in self._tables:
