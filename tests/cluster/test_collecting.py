@@ -12,6 +12,7 @@ from tidemq.cluster.memory_rows import MemoryRows
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import SESSION, Owner, PutSession, Stamp
 from tidemq.cluster.rows import Rows
+from tidemq.cluster.vectors import Dot
 
 ANN, BOB = Owner(SESSION, "ann"), Owner(SESSION, "bob")
 
@@ -69,6 +70,41 @@ def test_so_many_entries_are_looked_at_in_one_batch(node: Node, monkeypatch: pyt
     assert [each for each, _, _ in node.rows.ends.all()] == []
     assert sum(1 for _ in node.rows.payloads.all()) == len(stays)
     assert [each for each, _ in node.rows.queue(ANN)] == stays
+
+
+def test_so_many_removals_are_looked_at_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a store: they may be millions."""
+    monkeypatch.setattr("tidemq.cluster.stability.REMOVALS_AT_ONCE", 10)
+    node = make_node(0, 1, WrittenRows())
+    begin(node, "ann")
+    begin(node, "bob")
+    shared = [(owner, node.stamp()) for owner in (ANN, BOB) for _ in range(12)]
+    for owner, each in shared:
+        do(node, ops.Payload(each, make_message("a/1", b"x")), ops.Add(owner, each, 0, 1, 1, 0, shared=True))
+    for owner, each in shared:
+        do(node, ops.Remove(owner, each))
+    node.sharing.begin("ann")
+    found = []
+    for tidies in range(8):
+        if tidies == 5:
+            node.sharing.end("ann")
+        node.tidy()
+        node.rows.take_changes()
+        removed = [owner for owner, _, _ in node.rows.removed.all()]
+        found.append((removed.count(ANN), removed.count(BOB)))
+    assert found == [(12, 12), (12, 4), (12, 0), (12, 0), (12, 0), (2, 0), (0, 0), (0, 0)], found
+
+
+def test_a_removal_that_this_batch_has_changed_is_remembered(node: Node) -> None:
+    """Another node has removed it as well, and that is not stable."""
+    begin(node, "ann")
+    (each,) = add(node, ANN, 1)
+    node.rows.removed.put(ANN, each, (Dot(1, 1),))
+    node.rows.take_changes()
+    node.rows.removed.put(ANN, each, (Dot(1, 1), Dot(2, 1)))
+    node.tidy()
+    node.rows.take_changes()
+    assert node.rows.removed.get(ANN, each) == (Dot(1, 1), Dot(2, 1))
 
 
 def test_what_several_queues_have_stays_with_the_last(node: Node) -> None:

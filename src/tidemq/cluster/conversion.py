@@ -15,8 +15,9 @@ from tidemq.cluster import operations as ops
 from tidemq.cluster.forms import decode
 from tidemq.cluster.message_runs import pack_run
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, Stamp
+from tidemq.cluster.session_rows import mark_of
 from tidemq.cluster.sharing import Sharing
-from tidemq.cluster.stored_rows import StoredRows, mark_of
+from tidemq.cluster.stored_rows import StoredRows
 from tidemq.store import Write
 from tidemq.store.rows import RETAIN, parse_session, parse_subscription
 

@@ -180,6 +180,23 @@ class Rows(ABC):
         session = self.sessions.get(client, None)
         return None if session is None else Standing(session.row.epoch, session.row.home)
 
+    def drop_removed(
+        self, stable: Vector, moving: Container[str], after: bytes, at_most: int
+    ) -> tuple[bytes, bool]:
+        """Forgets removals that are `stable`, but for those of sessions that are `moving`, and says whether
+        there were such. Looks at so many behind a place, and gives the next place; empty: it has come to the
+        end, or is to begin.
+        """
+        held = False
+        for owner, message_id, removals in self.removed.all():
+            if not all(has_seen(stable, dot) for dot in removals):
+                continue
+            if owner.kind == SESSION and owner.name in moving:
+                held = True
+            else:
+                self.removed.put(owner, message_id, None)
+        return b"", held
+
     def is_hidden(self, client: str, dot: Dot) -> bool:
         """Whether a row that this record made went with the end of a session."""
         return any(has_seen(end.seen, dot) for _, end in self.ends.of(client))

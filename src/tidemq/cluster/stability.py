@@ -18,6 +18,7 @@ from tidemq.cluster.rows import NEVER, Rows
 from tidemq.cluster.vectors import Dot, Vector, has_seen, raised
 
 LOOKED_AT_ONCE = 4096  # entries of sessions that have ended, in one batch
+REMOVALS_AT_ONCE = 16_384  # the same
 
 
 class Stability:
@@ -30,6 +31,8 @@ class Stability:
         self._known: dict[int, dict[int, int]] = {}
         self._said: dict[int, tuple[int, Vector]] = {}  # waits until the member's own records are here
         applied, _ = rows.applied.get(own, None) or (0, b"")
+        self._place = b""  # up to which removals were looked at, this time
+        self._holds_removals = False  # and whether any of a session that moves was among them
         self._may_look = LOOKED_AT_ONCE  # at so many entries more
         self._looked: dict[str, tuple[Stamp, bool]] = {}  # at those of ended sessions so far; is any left
         self.log_size = LogSize()
@@ -64,18 +67,15 @@ class Stability:
         }
 
     def collect(self, stable: Vector, moving: Container[str]) -> bool:
-        """Deletes what is remembered of stable removals, and the stable part of this node's log. Of sessions
-        that are `moving` this node itself may be about to add what has been removed: whether there is such,
-        which is to be deleted later.
+        """Deletes what is remembered of stable removals, a piece at a time, and the stable part of this
+        node's log. Of sessions that are `moving` this node itself may be about to add what has been removed.
+        Whether there is anything that is to be deleted later.
         """
-        rows, held = self._rows, False
-        for owner, message_id, removals in rows.removed.all():
-            if not all(has_seen(stable, dot) for dot in removals):
-                continue
-            if owner.kind == SESSION and owner.name in moving:
-                held = True
-            else:
-                rows.removed.put(owner, message_id, None)
+        rows = self._rows
+        held = bool(self._place) and self._holds_removals
+        self._place, holds = rows.drop_removed(stable, moving, self._place, REMOVALS_AT_ONCE)
+        self._holds_removals = held or holds
+        held = self._holds_removals or bool(self._place)
         for name, topic_filter, dot in rows.gone.all():
             if has_seen(stable, dot) and topic_filter is None:
                 rows.retained.put(name, None, None)

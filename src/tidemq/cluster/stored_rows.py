@@ -13,7 +13,7 @@ from typing import Any
 
 from tidemq.cluster.around_runs import Around
 from tidemq.cluster.forms import Reader, decode, encode
-from tidemq.cluster.operations import GROUP, SESSION, Owner, PutSession, Run, Stamp
+from tidemq.cluster.operations import GROUP, SESSION, Owner, Run, Stamp
 from tidemq.cluster.owners import Owners
 from tidemq.cluster.pending import Pending, Readable
 from tidemq.cluster.rows import (
@@ -28,126 +28,34 @@ from tidemq.cluster.rows import (
     Subscription,
 )
 from tidemq.cluster.run_rows import NewestIds, RunRows
+from tidemq.cluster.session_rows import SessionLayout
 from tidemq.cluster.stored_tables import FAMILY, KeptTable, NotedTable, PlainLayout, StoredTable, tuple_layout
-from tidemq.cluster.vectors import Dot, Vector
+from tidemq.cluster.vectors import Dot, Vector, has_seen
 from tidemq.store import Write
 from tidemq.store.rows import (
     COUNTED,
-    FINGERPRINT_BYTES,
     IDLE,
     IN_FLIGHT,
     RELEASED,
     RETAIN,
     SENT,
     parse_queue,
-    parse_session,
     parse_subscription,
 )
 
 STANDINGS_MAX = 100_000  # in memory
 
 _ID = struct.Struct(">QQ")
+_NAME = slice(6, -16)  # of an owner, in the key of a removal
 _QUEUE_KEY = struct.Struct(">QB16s")
 _QUEUE = struct.Struct(">BBIqQ")
-_STANDING = struct.Struct(">QQQ")  # how what lies beside a session begins
 _EXPIRY_KEY = struct.Struct(">qQ16s")
-_SESSION_ROW = struct.Struct(">QIqqIqI")
 _ADDED = "dot ? ? B B I q I*"
 
 
 def id_bytes(stamp: Stamp) -> bytes:
     """A message id as keys have it."""
     return _ID.pack(*stamp)
-
-
-def mark_of(key: bytes, value: bytes) -> int:
-    """Of a row in `received`, as `Receive` has it."""
-    return int.from_bytes(value + key[8:])
-
-
-def received_row(number: int, mark: int) -> tuple[bytes, bytes]:
-    """In the queue of this number."""
-    text = mark.to_bytes(FINGERPRINT_BYTES + 2)
-    value = text[:FINGERPRINT_BYTES]
-    return number.to_bytes(8) + text[FINGERPRINT_BYTES:], value if any(value) else b""
-
-
-class SessionLayout:
-    """`session` and `received`; `s` client -> epoch, home, whether it began, next place, record."""
-
-    def __init__(self, store: Readable, owners: Owners) -> None:
-        self._store = store
-        self._owners = owners
-        self._beside = tuple_layout(store, b"s", ("text", "", "stamp Q ? Q dot"))
-
-    def load(self, client: str, _: None) -> Session | None:
-        """As in `Layout`."""
-        key = client.encode()
-        beside, text = self._beside.load(client, None), self._store.get("session", key)
-        if beside is None or text is None:
-            return None
-        epoch, home, begins, next_sequence, dot = beside
-        row = parse_session(key, text)
-        received = tuple(sorted(mark_of(*each) for each in self._received(row.queue).items()))
-        timed = (row.expiry_s, row.ends_at_ms, row.will_due_at_ms, row.will_delay_s, row.will_expiry_s)
-        will = text[_SESSION_ROW.size :]
-        return Session(PutSession(client, epoch, home, begins, next_sequence, *timed, will, received), dot)
-
-    def standing(self, client: str) -> Standing | None:
-        """As in `Rows`."""
-        beside = self._store.get(FAMILY, b"s" + encode("text", client))
-        if beside is None or self._store.get("session", client.encode()) is None:
-            return None
-        clock, incarnation, home = _STANDING.unpack_from(beside)
-        return Standing(Stamp(clock, incarnation), home)
-
-    def _received(self, number: int) -> dict[bytes, bytes]:
-        return dict(self._store.scan("received", number.to_bytes(8)))
-
-    def load_each(self, client: str) -> Iterator[tuple[None, Session]]:
-        """As in `Layout`."""
-        session = self.load(client, None)
-        if session is not None:
-            yield None, session
-
-    def homes(self) -> Iterator[tuple[str, int]]:
-        """Clients, and where their sessions are at home."""
-        return ((client, home) for client, _, (_, home, *_) in self._beside.load_all())
-
-    def load_all(self) -> Iterator[tuple[str, None, Session]]:
-        """As in `Layout`."""
-        for client, _, _ in self._beside.load_all():
-            for _, session in self.load_each(client):
-                yield client, None, session
-
-    def writes(self, client: str, _: None, value: Session | None) -> Iterator[Write]:
-        """As in `Layout`. A session that begins gets a queue of its own."""
-        key, owner = client.encode(), Owner(SESSION, client)
-        beside, text = self._beside.load(client, None), self._store.get("session", key)
-        number = int.from_bytes(text[:8]) if text is not None else 0
-        if value is None:
-            yield from self._beside.writes(client, None, None)
-            yield "session", key, None
-            yield from self._write_received(number, ())
-            return
-        row = value.row
-        if not number or beside is None or (row.begins and beside[0] != row.epoch):
-            yield from self._write_received(number, ())
-            number = self._owners.begin(owner)
-        yield from self._beside.writes(
-            client, None, (row.epoch, row.home, row.begins, row.next_sequence, value.dot)
-        )
-        timed = (row.expiry_s, row.ends_at_ms, row.will_due_at_ms, row.will_delay_s, row.will_expiry_s)
-        yield "session", key, _SESSION_ROW.pack(number, *timed, len(row.will)) + row.will
-        yield from self._write_received(number, row.received)
-
-    def _write_received(self, number: int, received: tuple[int, ...]) -> Iterator[Write]:
-        wanted = dict(received_row(number, mark) for mark in received)
-        there = self._received(number) if number else {}
-        for key in there.keys() - wanted.keys():
-            yield "received", key, None
-        for key, value in wanted.items() - there.items():
-            yield "received", key, value
 
 
 class EntryLayout:
@@ -435,7 +343,7 @@ class StoredRows(Rows):
                     store, b"e", ("text", "dot", "stamp vector stamp? dot?"), part=_part_end, join=_join_end
                 )
             ),
-            removed=table(PlainLayout(store, b"r", ("owner", "stamp", "dots"))),
+            removed=table(PlainLayout(store, b"r", ("owner", "stamp", "dots"))),  # see `drop_removed`
             payloads=table(PayloadLayout(store)),
             subscriptions=table(SubscriptionLayout(store)),
             retained=table(RetainedLayout(store)),
@@ -454,6 +362,11 @@ class StoredRows(Rows):
     def _session_table(self) -> StoredTable[str, None, Session]:
         assert isinstance(self.sessions, StoredTable)
         return self.sessions
+
+    @property
+    def _removed(self) -> StoredTable[Owner, Stamp, tuple[Dot, ...]]:
+        assert isinstance(self.removed, StoredTable)
+        return self.removed
 
     @property
     def _entry_table(self) -> StoredTable[Owner, Stamp, Entry]:
@@ -547,6 +460,36 @@ class StoredRows(Rows):
         before = {number: b"r" + encode("owner", owner) for number, owner in owners.items()}
         found = self._pending.get_many(FAMILY, [before[number] + key for number, key in messages])
         return {each for each, row in zip(messages, found, strict=True) if row is not None}
+
+    def drop_removed(
+        self, stable: Vector, moving: Container[str], after: bytes, at_most: int
+    ) -> tuple[bytes, bool]:
+        """As in `Rows`."""
+        held, last = False, after
+        changed = {owner: set(self._removed.changed_of(owner)) for owner in self._removed.changed}
+        for owner, ids in changed.items():
+            for each in ids:
+                removals = self._removed.get(owner, each)
+                if removals is None or not all(has_seen(stable, dot) for dot in removals):
+                    continue
+                if owner.kind == SESSION and owner.name in moving:
+                    held = True
+                else:
+                    self._removed.put(owner, each, None)
+        for looked, (key, value) in enumerate(self._pending.scan(FAMILY, b"r", after)):
+            if looked == at_most:
+                return last, held
+            last = key
+            if any(number > stable.get(incarnation, 0) for incarnation, number in _ID.iter_unpack(value[4:])):
+                continue
+            owner = Owner(key[1], key[_NAME].decode())
+            if owner in changed and Stamp(*_ID.unpack(key[-16:])) in changed[owner]:
+                continue
+            if owner.kind == SESSION and owner.name in moving:
+                held = True
+            else:
+                self._pending.writes.append((FAMILY, key, None))
+        return b"", held
 
     def take_changes(self) -> list[Write]:
         clients = {*self._changed(self.sessions), *self._changed(self.ends)}
