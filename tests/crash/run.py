@@ -156,7 +156,7 @@ class Run:
     """The broker, its clients and its disk for one run."""
 
     def __init__(self, choice: Choice, folder: Path, library: Path | None) -> None:
-        self.choice, self.history = choice, History()
+        self.choice, self.history, self.limit_s = choice, History(), RUN_S
         self.choose = random_of(choice.seed, "run")
         self.course = Course(self.history, RetainedTopics(self.history))
         data = folder / "data"
@@ -258,14 +258,16 @@ class Playable(Protocol):
     def server(self) -> Serving: ...
     @property
     def disk(self) -> Disk | None: ...
+    @property
+    def limit_s(self) -> float: ...
 
     async def play(self) -> None: ...
 
 
 async def bounded(run: Playable) -> None:
-    """Plays it; TimeoutError after `RUN_S`."""
+    """Plays it; TimeoutError where it takes longer than it may."""
     task = asyncio.create_task(run.play())
-    if not (await asyncio.wait({task}, timeout=RUN_S))[0]:
+    if not (await asyncio.wait({task}, timeout=run.limit_s))[0]:
         # not cancelled here: a group cancels its tasks once, and wait_for (before Python 3.12) may swallow
         # that; asyncio.run cancels each task by itself
         raise TimeoutError
@@ -286,9 +288,8 @@ def conclude(run: Playable, folder: Path) -> Outcome:
         asyncio.run(bounded(run))
     except* (BrokerError, TimeoutError) as group:
         for error in group.exceptions:
-            run.history.fail(
-                "broker", f"{error or f'not done after {RUN_S} s'}\n{run.server.logged()}", client="broker"
-            )
+            text = f"{error or f'not done after {run.limit_s} s'}\n{run.server.logged()}"
+            run.history.fail("broker", text, client="broker")
     except* Exception:  # noqa: BLE001 (it is the verdict on this run)
         run.history.fail("harness", traceback.format_exc(), client="broker")
     finally:

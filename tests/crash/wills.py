@@ -21,7 +21,7 @@ from crash.actors import random_of
 from crash.client import Client, Setting, Subscriber
 from crash.disk import Disk
 from crash.history import Debts, History, Interest, Message, judge
-from crash.run import Choice, Outcome, conclude
+from crash.run import RUN_S, Choice, Outcome, conclude
 from crash.server import Server
 from waiting import until
 
@@ -86,7 +86,7 @@ class WillRun:
 
     def __init__(self, choice: Choice, folder: Path) -> None:
         self.disk: Disk | None = None
-        self.choice, self.history = choice, History()
+        self.choice, self.history, self.limit_s = choice, History(), RUN_S
         self.choose = random_of(choice.seed, "wills")
         settings: dict[str, object] = {"store": choice.store, "reactors": choice.reactors}
         if choice.store != "memory":

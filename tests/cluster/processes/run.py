@@ -22,7 +22,7 @@ from crash.client import Publisher, Setting, Subscriber
 from crash.disk import Disk
 from crash.history import History, Interest, judge, judge_returns
 from crash.retained import RetainedTopics
-from crash.run import Clients, Outcome, conclude
+from crash.run import RUN_S, Clients, Outcome, conclude
 from waiting import happens
 
 CONNACK_S = 20.0  # a session may have to wait until its home is taken for dead
@@ -31,6 +31,7 @@ SILENCE_S = 20.0
 CONVERGED_S = 20.0  # from the last acknowledgement to the same retained messages on all nodes
 QUIET_S = 1.0  # in which what was acknowledged would come again
 ACTS = (2, 4)  # from and to
+ACT_S = 60.0  # some 12 s on free cores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,7 @@ class ClusterRun:
     def __init__(self, choice: Choice, folder: Path) -> None:
         self.disk: Disk | None = None
         self.choice, self.history = choice, History()
+        self.limit_s = max(RUN_S, ACT_S * len(choice.faults))
         self.excused: Counter[str] = Counter()  # failures of what is not yet promised
         self.choose = random_of(choice.seed, "run")
         self.course = Course(self.history, RetainedTopics(self.history))
