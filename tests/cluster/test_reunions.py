@@ -22,7 +22,16 @@ class Links:
         self.parted: list[int] = []
         self.opened: list[int] = []
         self.met: set[int] = set()
+        self.expected: dict[int, list[str]] = {}
         self._apart: set[int] = set()
+
+    def forget(self) -> None:
+        """As one that has just begun, and has parted with nobody."""
+        self._apart.clear()
+
+    def expect(self, incarnation: int, filters: list[str]) -> None:
+        self.expected[incarnation] = filters
+        self._apart.add(incarnation)
 
     def part(self, incarnation: int) -> None:
         self.parted.append(incarnation)
@@ -46,11 +55,16 @@ class Here:
         self.links = Links()
         self.members = Members(beat(1), HybridClock(lambda: START_NS, skew_s_max=5))
         self.vector: dict[int, int] = {}
+        self.sessions: dict[str, int] = {}  # where they are at home
         node: Any = SimpleNamespace(
             incarnation=1,
             last=8,
             members=self.members,
-            rows=SimpleNamespace(vector=self.vector),
+            rows=SimpleNamespace(
+                vector=self.vector,
+                homes=lambda: self.sessions.items(),
+                filters=lambda client: [(f"of/{client}", None)],
+            ),
             sharing=(sharing := Sharing(SUSPECT_S)),
         )
         self.sharing = sharing
@@ -158,3 +172,28 @@ def test_who_is_gone_again_is_not_waited_for(here: Here) -> None:
     here.hear(3, 2.0 + SUSPECT_S)
     here.advance(2.0 + SUSPECT_S)
     assert not here.sharing
+
+
+def test_who_begins_beside_one_that_is_not_there_holds_back_what_is_for_it(here: Here) -> None:
+    here.sessions = {"ann": 2, "bob": 3, "eve": 2}
+    here.links.met = {3}
+    here.hear(3, SUSPECT_S, peers={1: (1, True), 2: (1, False)})
+    here.links.forget()
+    assert here.reunions.may_serve(SUSPECT_S), "2 is expected now"
+    assert here.links.expected == {2: ["of/ann", "of/eve"]}
+
+
+def test_who_is_not_there_and_wants_nothing_is_not_expected(here: Here) -> None:
+    here.sessions = {"bob": 3}
+    here.links.met = {3}
+    here.hear(3, SUSPECT_S, peers={1: (1, True), 2: (1, False)})
+    here.links.forget()
+    assert here.reunions.may_serve(SUSPECT_S)
+    assert here.links.expected == {}
+
+
+def test_nobody_serves_before_all_that_are_there_have_met(here: Here) -> None:
+    here.sessions = {"ann": 2}
+    here.links.forget()
+    assert not here.reunions.may_serve(SUSPECT_S)
+    assert here.links.expected == {}
