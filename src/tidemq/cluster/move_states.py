@@ -52,6 +52,7 @@ class Come:
 
     home: int
     epoch: int  # the time since when it is here
+    came_at: float
     is_known: bool = False  # all know that it is here, and what they sent to its old home before has arrived
     passed_over: list[int] = field(default_factory=list)  # but these nodes
     told_at: float = 0.0

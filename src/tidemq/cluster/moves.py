@@ -43,7 +43,7 @@ from tidemq.cluster.move_states import Asker, Begun, Come, Coming, Round, Visits
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession
 from tidemq.cluster.orphans import TOOK, Orphans
-from tidemq.cluster.reunions import Reunions
+from tidemq.cluster.reunions import MEET_S, Reunions
 from tidemq.cluster.rows import Session
 from tidemq.cluster.sessions import connect
 from tidemq.cluster.vectors import covers
@@ -98,6 +98,7 @@ class Moves:
         self._come: dict[str, Come] = {}
         self._come_round = Round()
         self._new: list[Come] = []  # of which nobody knows
+        self._unmet: list[Come] = []  # the same, and they wait until this node has met others
         self._announced: list[tuple[int, list[Come]]] = []  # as of `Links.announce`
         self._told_at = now
         self._sharing = node.sharing
@@ -158,6 +159,9 @@ class Moves:
             if coming is not None and client not in self._begun:
                 self._try(client, coming, others, now)
         self._begin_all()
+        if self._unmet and not (self.reunions.meeting() and now - self._unmet[0].came_at < MEET_S):
+            self._new += self._unmet
+            self._unmet = []
         if self._new:
             self._announced.append((self._links.announce(flush=True), self._new))
             self._new = []
@@ -331,7 +335,7 @@ class Moves:
 
     def _has_come(self, client: str, home: int) -> None:
         epoch = self._conversion.epoch(client) or self._node.stamp()
-        self._come[client] = come = Come(home, epoch.clock)
+        self._come[client] = come = Come(home, epoch.clock, time.monotonic())
         self._new.append(come)
 
     def is_arriving(self, client: str) -> bool:
@@ -435,8 +439,13 @@ class Moves:
                 continue
             self._announced.remove(each)
             passed_over = sorted({*missed, *self.reunions.passed_over()})
+            meets = not self.reunions.meeting().isdisjoint(passed_over)
             for known in each[1]:
-                known.is_known, known.passed_over = True, passed_over
+                # who is passed over is parted with by the old home; one that is about to know is waited for
+                if meets and now - known.came_at < MEET_S:
+                    self._unmet.append(known)
+                else:
+                    known.is_known, known.passed_over = True, passed_over
         for client in self._come_round.some(self._come, LOOKS_AT_ONCE):
             come = self._come.get(client)
             if come is None:

@@ -41,6 +41,10 @@ class Reunions:
         apart = self._silent.union(self._links.apart())
         return [each for each in self._node.members.incarnations if each in apart]
 
+    def meeting(self) -> set[int]:
+        """Nodes that are heard again, and hear this one, but do not know yet what all have done."""
+        return {each for each in self._back if self._node.members.is_heard_by(each)}
+
     def may_serve(self, now: float) -> bool:
         """Whether a message that is published here goes to all nodes that want it, or waits for them."""
         if not self.has_met_all(now):
