@@ -225,6 +225,42 @@ async def test_a_session_that_is_back_does_not_begin_anew_because_it_has_left_be
     assert nodes.count("one", "subscription") == 1
 
 
+async def test_an_old_home_parts_with_nobody_who_is_about_to_know(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else parting would go from node to node, for as long as sessions move."""
+    await begin(nodes, "one", "two", "three", who="ann")
+    three = nodes.keepers["three"].node.incarnation
+    parted: list[int] = []
+    monkeypatch.setattr(departures_of(nodes, "one")._links, "part", parted.append)
+    reunions = moves_of(nodes, "two").reunions
+    monkeypatch.setattr(reunions, "meeting", lambda: {three})
+    monkeypatch.setattr(reunions, "passed_over", lambda: [three])
+    async with at(nodes, "two", "ann"):
+        await asyncio.sleep(2 * moves.AGAIN_S + departures.LINGER_S)
+        assert nodes.ask("one", lambda _: departures_of(nodes, "one").still_takes("ann"))
+        monkeypatch.setattr(reunions, "meeting", lambda: set())
+        monkeypatch.setattr(reunions, "passed_over", list)
+        await until(lambda: not departures_of(nodes, "one").still_takes("ann"))
+        assert parted == []
+
+
+async def test_an_old_home_parts_with_who_does_not_hear_of_it_for_long(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begin(nodes, "one", "two", "three", who="ann")
+    three = nodes.keepers["three"].node.incarnation
+    parted: list[int] = []
+    monkeypatch.setattr(departures_of(nodes, "one")._links, "part", parted.append)
+    monkeypatch.setattr(moves, "MEET_S", 0.5)
+    reunions = moves_of(nodes, "two").reunions
+    monkeypatch.setattr(reunions, "meeting", lambda: {three})
+    monkeypatch.setattr(reunions, "passed_over", lambda: [three])
+    async with at(nodes, "two", "ann"):
+        await until(lambda: not departures_of(nodes, "one").still_takes("ann"))
+        assert parted == [three]
+
+
 async def test_the_engine_is_told_once_to_forget_a_session(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
