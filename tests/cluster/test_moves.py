@@ -245,6 +245,22 @@ async def test_an_old_home_parts_with_nobody_who_is_about_to_know(
         assert parted == []
 
 
+async def test_an_old_home_takes_messages_until_what_is_published_there_goes_to_the_new_one(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a split, when the new one has met all, and the old one has not."""
+    await begin(nodes, "one", "two", who="ann")
+    two = nodes.keepers["two"].node.incarnation
+    links = departures_of(nodes, "one")._links
+    monkeypatch.setattr(links, "apart", lambda: {two})
+    async with at(nodes, "two", "ann"):
+        await until(lambda: "ann" in departures_of(nodes, "one")._lingering)
+        await asyncio.sleep(2 * departures.LINGER_S)
+        assert nodes.ask("one", lambda _: departures_of(nodes, "one").still_takes("ann"))
+        monkeypatch.setattr(links, "apart", lambda: set())
+        await until(lambda: not departures_of(nodes, "one").still_takes("ann"))
+
+
 async def test_an_old_home_parts_with_who_does_not_hear_of_it_for_long(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

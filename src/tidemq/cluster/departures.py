@@ -120,11 +120,14 @@ class Departures:
 
     def release_handed(self, now: float, coming: Collection[str]) -> None:
         """Forgets what nobody needs here any more, unless something of it is still `coming` from a home that
-        it had before.
+        it had before, or what is published here would not reach its home yet.
         """
+        apart = self._links.apart()
         due = itertools.takewhile(lambda each: each[1][0] <= now, self._lingering.items())
         for client in [client for client, _ in due if client not in coming]:
             standing = self._node.rows.standing(client)
+            if standing is not None and standing.home in apart:
+                continue
             if standing is None or standing.epoch != self._conversion.epoch(client):
                 self._owing[client] = self._lingering.pop(client)[1]
                 self.release(client)  # the log says here, too, that it is elsewhere

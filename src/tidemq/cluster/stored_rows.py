@@ -515,7 +515,9 @@ class StoredRows(Rows):
         self.owners.forget_changes()
 
     def discard(self) -> None:
-        """What has been changed since the last `confirm` is not."""
+        """What has been changed since the last `confirm` is not, or the store may have it all the same."""
+        for client in self._session_table.changed:
+            self._standings.pop(client, None)
         self._pending.clear()
         for each in self._tables:
             each.discard()
