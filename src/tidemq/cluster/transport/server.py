@@ -226,7 +226,7 @@ class NatsServer:
             if not (self.settings.folder / "nats-server.conf").exists():
                 raise ClusterError(f"{self.settings.folder} was deleted")
             for file in self.settings.folder.glob("*.ports"):
-                with suppress(ValueError, KeyError, IndexError):  # half written
+                with suppress(ValueError, KeyError, IndexError, FileNotFoundError):  # half written, or gone
                     url = str(json.loads(file.read_text())["nats"][0])
                     self._port = parse_address(url.partition("://")[2])[1]
                     return
