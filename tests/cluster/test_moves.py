@@ -225,17 +225,26 @@ async def test_a_session_that_is_back_does_not_begin_anew_because_it_has_left_be
     assert nodes.count("one", "subscription") == 1
 
 
+async def begin_unmet(nodes: Nodes, patch: pytest.MonkeyPatch) -> tuple[int, list[int]]:
+    """Ann's session is on the first of three nodes; the second one has not met the third, which is named.
+    Gives also those with whom the first one parts from now on.
+    """
+    await begin(nodes, "one", "two", "three", who="ann")
+    three = nodes.keepers["three"].node.incarnation
+    parted: list[int] = []
+    patch.setattr(departures_of(nodes, "one")._links, "part", parted.append)
+    reunions = moves_of(nodes, "two").reunions
+    patch.setattr(reunions, "meeting", lambda: {three})
+    patch.setattr(reunions, "passed_over", lambda: [three])
+    return three, parted
+
+
 async def test_an_old_home_parts_with_nobody_who_is_about_to_know(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else parting would go from node to node, for as long as sessions move."""
-    await begin(nodes, "one", "two", "three", who="ann")
-    three = nodes.keepers["three"].node.incarnation
-    parted: list[int] = []
-    monkeypatch.setattr(departures_of(nodes, "one")._links, "part", parted.append)
+    _, parted = await begin_unmet(nodes, monkeypatch)
     reunions = moves_of(nodes, "two").reunions
-    monkeypatch.setattr(reunions, "meeting", lambda: {three})
-    monkeypatch.setattr(reunions, "passed_over", lambda: [three])
     async with at(nodes, "two", "ann"):
         await asyncio.sleep(2 * moves.AGAIN_S + departures.LINGER_S)
         assert nodes.ask("one", lambda _: departures_of(nodes, "one").still_takes("ann"))
@@ -264,14 +273,8 @@ async def test_an_old_home_takes_messages_until_what_is_published_there_goes_to_
 async def test_an_old_home_parts_with_who_does_not_hear_of_it_for_long(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await begin(nodes, "one", "two", "three", who="ann")
-    three = nodes.keepers["three"].node.incarnation
-    parted: list[int] = []
-    monkeypatch.setattr(departures_of(nodes, "one")._links, "part", parted.append)
+    three, parted = await begin_unmet(nodes, monkeypatch)
     monkeypatch.setattr(moves, "MEET_S", 0.5)
-    reunions = moves_of(nodes, "two").reunions
-    monkeypatch.setattr(reunions, "meeting", lambda: {three})
-    monkeypatch.setattr(reunions, "passed_over", lambda: [three])
     async with at(nodes, "two", "ann"):
         await until(lambda: not departures_of(nodes, "one").still_takes("ann"))
         assert parted == [three]

@@ -154,8 +154,8 @@ class Conversion:
         if elsewhere:
             described = self._each_once(described, elsewhere)
         operations: list[Operation] = []
-        shared, gone = self._shared_of(described)
         at, count, together = 0, len(described), acts is self._acts
+        shared, gone = self._shared_of(described) if together else (set(), set())
         while at < count:
             if together and described[at][0] in IN_RUNS:
                 text, number, at = pack_run(

@@ -122,7 +122,7 @@ class Departures:
         """Forgets what nobody needs here any more, unless something of it is still `coming` from a home that
         it had before, or what is published here would not reach its home yet.
         """
-        apart = self._links.apart()
+        apart = self._links.apart() if self._lingering else ()
         due = itertools.takewhile(lambda each: each[1][0] <= now, self._lingering.items())
         for client in [client for client, _ in due if client not in coming]:
             standing = self._node.rows.standing(client)
@@ -239,8 +239,8 @@ class Departures:
 
     def moved(self, client: str) -> None:
         """A record of another node says that the session is at home there, or has ended."""
+        standing = self._node.rows.standing(client)
         epoch = self._conversion.epoch(client)
-        standing = self._node.rows.standing(client) if epoch is not None else None
         if epoch is None or (standing is not None and standing.epoch == epoch):
             return
         if client not in self._handed:

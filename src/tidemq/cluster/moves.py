@@ -481,9 +481,8 @@ class Moves:
 
     def _is_here(self, client: str) -> bool:
         """Whether the session that all know is the one that this node's engine has."""
-        epoch = self._conversion.epoch(client)
-        standing = self._node.rows.standing(client) if epoch is not None else None
-        return standing is not None and standing.epoch == epoch
+        standing = self._node.rows.standing(client)
+        return standing is not None and standing.epoch == self._conversion.epoch(client)
 
     def _bring_orphan(self, client: str) -> None:
         self._comes(client).is_orphan = True

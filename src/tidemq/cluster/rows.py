@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -187,15 +187,21 @@ class Rows(ABC):
         there were such. Looks at so many behind a place, and gives the next place; empty: it has come to the
         end, or is to begin.
         """
+        return b"", self._drop_each(self.removed.all(), stable, moving)
+
+    def _drop_each(
+        self, removed: Iterable[tuple[Owner, Stamp, tuple[Dot, ...]]], stable: Vector, moving: Container[str]
+    ) -> bool:
+        """The same one by one, of these; whether there were any of sessions that are moving."""
         held = False
-        for owner, message_id, removals in self.removed.all():
+        for owner, message_id, removals in removed:
             if not all(has_seen(stable, dot) for dot in removals):
                 continue
             if owner.kind == SESSION and owner.name in moving:
                 held = True
             else:
                 self.removed.put(owner, message_id, None)
-        return b"", held
+        return held
 
     def is_hidden(self, client: str, dot: Dot) -> bool:
         """Whether a row that this record made went with the end of a session."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from tidemq.cluster.forms import encode
-from tidemq.cluster.operations import SESSION, Owner, PutSession, Stamp
+from tidemq.cluster.operations import SESSION, Owner, PutSession
 from tidemq.cluster.owners import Owners
 from tidemq.cluster.pending import Readable
 from tidemq.cluster.rows import Session, Standing
-from tidemq.cluster.stored_tables import FAMILY, tuple_layout
+from tidemq.cluster.stored_tables import tuple_layout
 from tidemq.store import Write
 from tidemq.store.rows import FINGERPRINT_BYTES, parse_session
 
-_STANDING = struct.Struct(">QQQ")  # how what lies beside a session begins
 _SESSION_ROW = struct.Struct(">QIqqIqI")
 
 
@@ -53,11 +51,11 @@ class SessionLayout:
 
     def standing(self, client: str) -> Standing | None:
         """As in `Rows`."""
-        beside = self._store.get(FAMILY, b"s" + encode("text", client))
+        beside = self._beside.load(client, None)
         if beside is None or self._store.get("session", client.encode()) is None:
             return None
-        clock, incarnation, home = _STANDING.unpack_from(beside)
-        return Standing(Stamp(clock, incarnation), home)
+        epoch, home, *_ = beside
+        return Standing(epoch, home)
 
     def _received(self, number: int) -> dict[bytes, bytes]:
         return dict(self._store.scan("received", number.to_bytes(8)))

@@ -30,7 +30,7 @@ from tidemq.cluster.rows import (
 from tidemq.cluster.run_rows import NewestIds, RunRows
 from tidemq.cluster.session_rows import SessionLayout
 from tidemq.cluster.stored_tables import FAMILY, KeptTable, NotedTable, PlainLayout, StoredTable, tuple_layout
-from tidemq.cluster.vectors import Dot, Vector, has_seen
+from tidemq.cluster.vectors import Dot, Vector
 from tidemq.store import Write
 from tidemq.store.rows import (
     COUNTED,
@@ -465,17 +465,13 @@ class StoredRows(Rows):
         self, stable: Vector, moving: Container[str], after: bytes, at_most: int
     ) -> tuple[bytes, bool]:
         """As in `Rows`."""
-        held, last = False, after
+        last = after
         changed = {owner: set(self._removed.changed_of(owner)) for owner in self._removed.changed}
-        for owner, ids in changed.items():
-            for each in ids:
-                removals = self._removed.get(owner, each)
-                if removals is None or not all(has_seen(stable, dot) for dot in removals):
-                    continue
-                if owner.kind == SESSION and owner.name in moving:
-                    held = True
-                else:
-                    self._removed.put(owner, each, None)
+        now = [
+            (owner, each, self._removed.get(owner, each)) for owner, ids in changed.items() for each in ids
+        ]
+        there = [(owner, each, removals) for owner, each, removals in now if removals is not None]
+        held = self._drop_each(there, stable, moving)
         for looked, (key, value) in enumerate(self._pending.scan(FAMILY, b"r", after)):
             if looked == at_most:
                 return last, held
