@@ -12,12 +12,13 @@ from crash.client import Client, Setting
 from crash.disk import Disk
 from crash.history import NEVER, History, owed
 from crash.server import BrokerError, Server
-from waiting import happens
+from waiting import WAIT_S, happens
 
 from tidemq.wire import Packet, Publish, Subscribe, Subscription
 
 FAULTS = ("kill", "slow", "eio", "enospc", "torn", "power")
 WITH_DISK = FAULTS[1:]  # those that need the disk layer
+MADE_MIN = 50  # messages of an act, before its fault
 ECHO_S = 10.0  # in which a QoS 0 message must come back while the store fails
 RECOVERY_S = 30.0  # from the end of a fault to the first acknowledgement
 SAID_S = 10.0  # from a failed write to the log's line
@@ -51,8 +52,15 @@ class Chaos:
         for _ in range(self.choose.randrange(2, 5)):
             self.course.acts += 1
             await asyncio.sleep(self.choose.uniform(0.02, 0.5))
+            await self._published()
             await (act() if act else self._failing(faults))
         await asyncio.sleep(self.choose.uniform(0.1, 0.3))
+
+    async def _published(self) -> None:
+        """Until there is something to lose, however busy the machine."""
+        made_min = self.course.acts * MADE_MIN
+        if not await happens(lambda: len(self.history.messages) >= made_min, WAIT_S):
+            raise BrokerError(f"{len(self.history.messages)} messages and not {made_min} in {WAIT_S} s")
 
     async def _none(self) -> None:
         """Nothing: what fails then is the broker's work or the harness's."""

@@ -253,14 +253,21 @@ def test_a_change_voids_what_is_known_of_each_topic_under_its_filter(filter: str
     "filter", ["t/{}", "u/{}/#", "t/+/{}", "+/{}", "{}/+", "+/{}/{}/+/+", "{}/#", "t/5/v/{}/#", "$SYS/{}/#"]
 )
 def test_a_change_of_other_filters_voids_nothing_but_by_chance(filter: str) -> None:
-    """Two filters share a mark with probability 1/4096, and a topic has ten."""
+    """Two filters share a mark with probability 1/4096, and a topic has ten. Where a filter's mark is the
+    same for all numbers, one index in 400 voids what it knows each time: three with their own secrets do not.
+    """
+    assert min(voided_of_200(filter) for _ in range(3)) < 15
+
+
+def voided_of_200(filter: str) -> int:
+    """How many of so many changes void what a new index knows of one topic."""
     index = SubscriptionIndexView()
     voided = 0
     for number in range(200):
         before = index.version()
         index.put(filter.replace("{}", f"x{number}").encode(), 1)
         voided += not index.holds(b"t/5/v", before)
-    assert voided < 15
+    return voided
 
 
 @pytest.mark.parametrize("depth", [4, 64])
