@@ -177,10 +177,10 @@ class Actor:
         return ops.Return(owner, epoch, message_id)
 
 
-def say(node: Node, others: list[Node]) -> None:
+def say(node: Node, others: list[Node], now: float = 0.0) -> None:
     """A node's heartbeat reaches the others, who tidy up."""
-    beat = node.beat(0.0, START_NS)
+    beat = node.beat(now, START_NS)
     for other in others:
-        other.hear(replace(beat, wall_ns=START_NS), 0.0)
+        other.hear(replace(beat, wall_ns=START_NS), now)
         other.tidy()
         other.rows.take_changes()

@@ -10,7 +10,15 @@ from cluster.nodes import START_NS, make_node, say
 from cluster.test_membership import written
 
 from tidemq.cluster.exchange import FETCH, RECORDS, Exchange
-from tidemq.cluster.fetching import FETCH_S_MAX, RECENT_BYTES_MAX, RecentRecords
+from tidemq.cluster.fetching import (
+    FETCH_S_MAX,
+    GIVEN_S,
+    RECENT_BYTES_MAX,
+    UNREAD_S_MAX,
+    Fetch,
+    Holder,
+    RecentRecords,
+)
 from tidemq.cluster.incoming import Gap
 from tidemq.cluster.members import BEAT_S
 from tidemq.cluster.node import Node
@@ -94,6 +102,64 @@ def test_while_the_answer_goes_on_nothing_is_asked_for() -> None:
     assert two.incoming.gaps() == [Gap(one.incarnation, 31, 40)]
 
 
+ITSELF, COPIES, OTHER = Holder(1), Holder(2, copies=True), Holder(3)
+
+
+def test_who_answers_in_part_is_asked_for_the_rest() -> None:
+    fetch = Fetch()
+    for step in range(4):
+        gap = Gap(1, 1 + 20 * step, 100)
+        if step:
+            assert not fetch.is_due(gap, step * 100.0)  # it has come just now
+        assert fetch.is_due(gap, step * 100.0 + 50.0)
+        assert fetch.choose([ITSELF, COPIES, OTHER], ITSELF) == ITSELF
+
+
+def asked_in_turn(fetch: Fetch, holders: list[Holder], count: int) -> list[Holder]:
+    """Who is asked one after the other, where nobody answers."""
+    found = []
+    for step in range(count):
+        assert fetch.is_due(Gap(1, 1, 100), step * 100.0)
+        found.append(fetch.choose(holders, ITSELF))
+    return found
+
+
+def test_who_does_not_answer_is_passed_over_until_nobody_is_left() -> None:
+    assert asked_in_turn(Fetch(), [COPIES, OTHER], 5) == [COPIES, OTHER, COPIES, OTHER, COPIES]
+
+
+def test_the_node_itself_is_asked_three_times() -> None:
+    found = asked_in_turn(Fetch(), [ITSELF, COPIES, OTHER], 6)
+    assert found == [ITSELF, ITSELF, ITSELF, COPIES, OTHER, ITSELF]
+
+
+def test_a_node_that_is_there_again_is_asked_next() -> None:
+    fetch = Fetch()
+    assert asked_in_turn(fetch, [COPIES, OTHER], 1) == [COPIES]
+    assert fetch.is_due(Gap(1, 1, 100), 100.0)
+    assert fetch.choose([ITSELF, COPIES, OTHER], ITSELF) == ITSELF
+
+
+def test_nobody_is_asked_while_the_answer_may_be_unread() -> None:
+    fetch, gap = Fetch(), Gap(1, 1, 100)
+    assert fetch.is_due(gap, 0.0)
+    assert fetch.choose([ITSELF, COPIES, OTHER], ITSELF) == ITSELF
+    assert not fetch.is_due(gap, UNREAD_S_MAX - 0.1, unread=True)
+    assert fetch.is_due(gap, UNREAD_S_MAX + 0.1, unread=True)
+
+
+def test_what_was_sent_lately_is_not_sent_again() -> None:
+    one, two, _ = two_nodes(5, clear)
+    exchange, links = exchange_of(one)
+    first_four, all_five = ((1).to_bytes(8) + (1).to_bytes(8) + each.to_bytes(8) for each in (4, 5))
+    for question, at in ((first_four, 0.0), (all_five, 0.5), (all_five, 0.6), (all_five, 0.7 + GIVEN_S)):
+        exchange.receive(FETCH, 2, question, at)
+    other, _ = exchange_of(two)
+    came = [other.receive(RECORDS, 1, body, 0.0) for _, kind, body in links.sent if kind == RECORDS]
+    assert [len(each) for each in came] == [4, 1, 0]  # the last had all five again
+    assert two.incoming.counts["cluster_records_again"] == 5
+
+
 def test_an_answer_has_a_bound(monkeypatch: Any) -> None:
     monkeypatch.setattr("tidemq.cluster.exchange.FETCHED_BYTES_MAX", 100_000)
     monkeypatch.setattr("tidemq.cluster.exchange.SENT_BYTES", 30_000)
@@ -123,7 +189,7 @@ def test_a_node_on_one_side_of_a_split_gets_from_another_what_it_did_not_hear() 
     say(two, [one])
     second.records_came(1, [upon])
     assert two.rows.vector.get(1) is None
-    for step in range(1, 60):
+    for step in range(1, 100):
         second.tick(step / 10)
         for to, kind, body in second_links.sent:
             if (to, kind) == (1, FETCH):
@@ -133,7 +199,7 @@ def test_a_node_on_one_side_of_a_split_gets_from_another_what_it_did_not_hear() 
                 second.receive(kind, 1, body, step / 10)
         second_links.sent.clear()
         first_links.sent.clear()
-        say(one, [two])
+        say(one, [two], step / 10)
     assert (two.rows.vector[3], two.rows.vector[1]) == (1, 1)
 
 

@@ -30,7 +30,9 @@ GONE = "gone"  # it has forgotten a session
 KEPT = "kept"  # it still takes messages for one
 LATE = "late"  # the client of a session that was asked for has come later than who asks
 LINGER_S = 0.5  # what has come for a session by then is in its queue
-REMIND_S = 2.0  # without a word of its new home, after which an old home asks
+# Without a word of its new home, after which an old home asks: at first, and at most. That there is still an
+# old home is news to the new one, too, which has to know within half of `sharing.DOUBLES_S`.
+REMIND_S, REMIND_S_MAX = 2.0, 8.0
 LET_IN_S = 0.1  # until the engine has the session of a client that was let in
 REMINDED_AT_ONCE = 1024  # sessions, between two pieces of work
 
@@ -59,7 +61,7 @@ class Departures:
         self._askers: dict[str, Asker | None] = {}  # of sessions that are about to be handed over
         self._handed: dict[str, Handed] = {}  # sessions that were; they take messages until released
         self._forgetting: set[str] = set()  # those that the engine was told to forget: `left` follows once
-        self._reminders = Reminders()
+        self._reminders = Reminders(REMIND_S, REMIND_S_MAX)
         self._left: list[tuple[str, int, Asker]] = []  # to be handed over: its next place, who asked
         self._yields: list[tuple[int, int, str]] = []  # record that must be durable, whom to tell, client
         self._let_in: dict[str, float] = {}  # clients without a session before, until then
@@ -135,7 +137,7 @@ class Departures:
 
     def _remind(self, now: float) -> None:
         """Asks the homes of sessions that were handed over long ago whether these may be forgotten."""
-        for client in self._reminders.due(self._handed, now, REMIND_S, REMINDED_AT_ONCE):
+        for client in self._reminders.due(self._handed, now, REMINDED_AT_ONCE):
             standing = self._node.rows.standing(client)
             if standing is not None and standing.home != self._node.incarnation:
                 self._links.send(standing.home, KEPT, client.encode())
@@ -201,7 +203,7 @@ class Departures:
         session = self._node.rows.sessions.get(client, None)
         if here and epoch is not None and session is not None and session.row.epoch == epoch:
             self._handed[client] = handed = Handed({asker.node}, asker)
-            self._reminders.add(client, handed, time.monotonic() + REMIND_S)
+            self._reminders.add(client, handed, time.monotonic())
             self._sharing.begin(client, until_it_goes=True)
             self.counts["cluster_sessions_handed_over"] += 1
             self._left.append((client, place, asker))
@@ -262,7 +264,7 @@ class Departures:
         self._askers[client] = None
         self._sharing.begin(client, until_it_goes=True)
         self._links.send(standing.home, KEPT, client.encode())
-        self._reminders.add(client, handed, time.monotonic() + REMIND_S)
+        self._reminders.add(client, handed, time.monotonic())
 
     def hear_done(self, source: int, client: str, since: int, passed_over: list[int]) -> None:
         """Of a session that came there before it was here last, and has gone on, it is said too late: nothing

@@ -5,13 +5,12 @@ Runs on the keeper's thread. It holds nothing that must survive: what is not ans
 
 from __future__ import annotations
 
-import itertools
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from tidemq.cluster.fetching import Fetch, RecentRecords
+from tidemq.cluster.fetching import Fetch, Given, Holder, RecentRecords
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import BEAT_S, MEMBERS_MAX, encode_heartbeat, parse_heartbeat
 from tidemq.cluster.membership import STRUCK, struck_word
@@ -26,7 +25,10 @@ BEAT, RECORDS, APPLIED, FETCH = "beat", "records", "applied", "fetch"
 ASK, PIECE = "ask-snapshot", "snapshot"
 SENT_BYTES = 512 << 10  # of records in one message, and one record more
 COPIED_BYTES_MAX = 16 << 20  # of the log that a new replica gets at once, and one message more
-RESEND_S = 1.0  # copies that nobody has confirmed
+RESEND_S, RESEND_S_MAX = (
+    1.0,
+    8.0,
+)  # copies of which nobody has confirmed more meanwhile: at first, and at most
 FETCHED_BYTES_MAX = 16 << 20  # of records that are sent for one question, and one message more
 
 _SIZE = struct.Struct(">I")
@@ -59,11 +61,13 @@ class Exchange:
         self._replica: int | None = None
         self._confirmed = 0  # the last that the replica has
         self._copied_at = now
+        self._resend_s = RESEND_S
+        self._more_is_confirmed = False
         self._beat_at = -BEAT_S
         self._now = now
         self._late_s = 0.0
-        self._holders = itertools.count()
         self._recent = RecentRecords()
+        self._given = Given()
         self._fetches: dict[int, Fetch] = {}  # what was asked for, by whose it is
         self._applied_by: dict[int, int] = {}  # the last record of this node that others have, by node
         self.counts: Counter[str] = Counter()
@@ -99,6 +103,7 @@ class Exchange:
     def copied(self, to: int, number: int) -> None:
         """Another node has copies of all this node's records up to this one."""
         if to == self._replica:
+            self._more_is_confirmed |= number > self._confirmed
             self._confirmed = max(self._confirmed, number)
             self._promises.copied(self._confirmed)
 
@@ -130,8 +135,8 @@ class Exchange:
             number = self.node.rows.vector.get(incarnation, 0)
             self._links.send(incarnation, APPLIED, _NUMBER.pack(number))
 
-    def tick(self, now: float) -> None:
-        """What is done now and then."""
+    def tick(self, now: float, *, unread: bool = False) -> None:
+        """What is done now and then. `unread`: messages have come that were not read."""
         if now - self._beat_at < BEAT_S:
             return
         self._beat_at = now
@@ -140,10 +145,11 @@ class Exchange:
         beat = replace(self.node.beat(now, self._wall_ns()), addresses=addresses)
         self._links.broadcast(BEAT, encode_heartbeat(beat))
         self._copy(now)
-        self._fetch(now)
+        self._fetch(now, unread=unread)
         if self.node.members.has_met_all(now):  # or what a node lacks that was just met would be gone
             self.node.tidy()
-        self._recent.keep(self.node.members.incarnations)
+        for kept in (self._recent, self._given):
+            kept.keep(self.node.members.incarnations)
         self._links.trim(self.node.stability.first - 1)
 
     def _others(self, now: float) -> list[int]:
@@ -157,8 +163,10 @@ class Exchange:
             self._confirmed = 0
             self._copied = self.node.stability.first - 1
             self._promises.copied(self._applied_by.get(replica or 0, 0))
-        late = now - self._copied_at > RESEND_S and self._confirmed < self._copied
-        if late:
+        if self._more_is_confirmed:
+            self._copied_at, self._resend_s, self._more_is_confirmed = now, RESEND_S, False
+        if now - self._copied_at > self._resend_s and self._confirmed < self._copied:
+            self._resend_s = min(2 * self._resend_s, RESEND_S_MAX)
             self._copied = max(self._confirmed, self.node.stability.first - 1)
         if replica is None or self._copied >= self.node.durable:
             return
@@ -200,27 +208,26 @@ class Exchange:
         if piece:
             yield piece
 
-    def _fetch(self, now: float) -> None:
-        """Asks one holder after the other for what is missing: its own node, whoever's server has copies, and
-        other nodes, which may have heard what this one has not before its node was on the other side of a
-        split. This node's own server has what it was told of while it did not listen.
+    def _fetch(self, now: float, *, unread: bool) -> None:
+        """Asks for what is missing, one holder after the other until one answers: its own node, whoever's
+        server has copies, and other nodes, which may have heard what this one has not before its node was on
+        the other side of a split. This node's own server has what it was told of while it did not listen.
         """
         live = self._others(now)
         gaps = {gap.incarnation: gap for gap in self.node.incoming.gaps()}
         self._fetches = {each: fetch for each, fetch in self._fetches.items() if each in gaps}
         for gap in gaps.values():
             fetch = self._fetches.setdefault(gap.incarnation, Fetch())
-            if not fetch.is_due(gap, now):
+            if not fetch.is_due(gap, now, unread=unread):
                 continue
-            asked = [(each, self._links.send) for each in live]
-            copies = [(each, None) for each in (self.node.incarnation, *live) if each != gap.incarnation]
-            own = [each for each in asked if each[0] == gap.incarnation]
-            holders = [*own, *copies, *(each for each in asked if each not in own)]
-            holder, send = holders[next(self._holders) % len(holders)]
-            if send is not None:
-                send(holder, FETCH, _WANTED.pack(gap.incarnation, gap.first, gap.last))
+            itself, others = Holder(gap.incarnation), [each for each in live if each != gap.incarnation]
+            copies = [Holder(each, copies=True) for each in (self.node.incarnation, *others)]
+            first = [itself] if itself.node in live else []
+            holder = fetch.choose([*first, *copies, *map(Holder, others)], itself)
+            if holder.copies:
+                self._links.fetch(holder.node, gap.incarnation, gap.first, gap.last)
             else:
-                self._links.fetch(holder, gap.incarnation, gap.first, gap.last)
+                self._links.send(holder.node, FETCH, _WANTED.pack(gap.incarnation, gap.first, gap.last))
 
     def giver_of_all(self, now: float) -> int | None:
         """A node from whom all that is there is to be had, where records that this one lacks are gone; None:
@@ -294,6 +301,8 @@ class Exchange:
 
     def _hear_fetch(self, source: int, body: bytes) -> list[Record]:
         incarnation, first, last = _WANTED.unpack(body)
+        now = self._now + self._late_s
+        first = self._given.rest(source, incarnation, first, now)
         sent = 0
         if incarnation == self.node.incarnation:
             pieces = self._pieces(first, min(last, self.node.durable))
@@ -304,6 +313,7 @@ class Exchange:
                 break
             body = _pack([text for _, text in piece])
             self._links.send(source, RECORDS, body)
+            self._given.note(source, incarnation, piece[-1][0], now)
             sent += len(body)
             if sent > FETCHED_BYTES_MAX:
                 break  # the rest is asked for when this is there

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from tidemq.cluster.incoming import Gap
 from tidemq.cluster.members import BEAT_S
@@ -11,29 +12,85 @@ from tidemq.cluster.records import dot_of
 from tidemq.errors import ClusterError
 
 FETCH_S_MAX = 2.4  # until records are asked for again, of which none has come
+GIVEN_S = 1.5  # in which what was sent is not sent again
+UNREAD_S_MAX = 10.0  # the same, while something has come that was not read
 RECENT_BYTES_MAX = 2 << 20  # of one node's records that others are given, and one record more
 
 
+class Holder(NamedTuple):
+    """Who may have records of a node: another node, or the server of one, which has copies."""
+
+    node: int
+    copies: bool = False
+
+
 class Fetch:
-    """Records of one node that were asked for: until when no others are."""
+    """Records of one node that were asked for: until when no others are, and who is asked."""
 
     def __init__(self) -> None:
         self._first = self._last = 0
         self._at = self._wait_s = 0.0
+        self._is_answered = False
+        self._asked: Holder | None = None
+        self._itself: Holder | None = None
+        self._passed: list[Holder] = []  # that were asked, and gave nothing
 
-    def is_due(self, gap: Gap, now: float) -> bool:
+    def is_due(self, gap: Gap, now: float, *, unread: bool = False) -> bool:
         """Whether these are to be asked for now: at first, when the last question has been answered, or when
-        its answer does not go on. Who is asked may have much to do, and would answer each question.
+        its answer does not go on. Who is asked may have much to do, and would answer each question; and where
+        messages are `unread`, the answer may be among them.
         """
         asked, goes_on = gap.first <= self._last, gap.first > self._first
         if asked and goes_on:
             self._first, self._at, self._wait_s = gap.first, now, 2 * BEAT_S
-        if asked and now - self._at < self._wait_s:
+            self._is_answered = True
+        if asked and now - self._at < (max(self._wait_s, UNREAD_S_MAX) if unread else self._wait_s):
             return False
-        again = asked and not goes_on
-        self._wait_s = min(2 * self._wait_s, FETCH_S_MAX) if again else BEAT_S
+        if asked and not self._is_answered and self._asked is not None:
+            self._pass_over(self._asked)
         self._first, self._last, self._at = gap.first, gap.last, now
         return True
+
+    def _pass_over(self, holder: Holder) -> None:
+        """It has not answered. The node itself has all that is missing: it is asked some more times."""
+        if holder != self._itself or self._wait_s >= FETCH_S_MAX:
+            self._passed.append(holder)
+            self._asked = None
+
+    def choose(self, holders: Sequence[Holder], itself: Holder) -> Holder:
+        """Whom to ask now: who has answered, else the first of these who was not asked yet. `itself`: the
+        node whose records they are.
+        """
+        self._itself = itself
+        if self._asked is None or self._asked not in holders:
+            left = [each for each in holders if each not in self._passed]
+            if not left:
+                self._passed.clear()
+            self._asked = (left or holders)[0]
+        longer_s = 0.0 if self._is_answered else 2 * self._wait_s
+        self._wait_s = min(max(longer_s, 2 * BEAT_S), FETCH_S_MAX)
+        self._is_answered = False
+        return self._asked
+
+
+class Given:
+    """What was sent to whom lately: who asks again may do so because the answer is on its way."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[int, int], tuple[int, float]] = {}  # number, and when
+
+    def rest(self, to: int, incarnation: int, first: int, now: float) -> int:
+        """The first of these records that was not sent to a node lately."""
+        last, at = self._last.get((to, incarnation), (0, 0.0))
+        return max(first, last + 1) if now - at < GIVEN_S else first
+
+    def note(self, to: int, incarnation: int, last: int, now: float) -> None:
+        """Those up to this one were sent."""
+        self._last[to, incarnation] = (last, now)
+
+    def keep(self, members: Collection[int]) -> None:
+        """Of these nodes alone."""
+        self._last = {each: last for each, last in self._last.items() if each[0] in members}
 
 
 class RecentRecords:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 TICK_S = 0.1
 MOVING_S = 0.005  # instead of it while a session is awaited
 PAUSE_S = 0.001  # while as many batches are under way as may be
-IN_A_ROW_MAX = 256  # messages of other nodes between two pieces of work
+IN_A_ROW_MAX = 4096  # messages of other nodes between two pieces of work
 TOGETHER_MAX = 65_536  # rows of new messages in one batch
 GROWS_S = 0.25  # in which a batch gets what other nodes did, and one record more
 
@@ -579,7 +579,7 @@ class ClusterKeeper(Keeper):
                 self.counts["cluster_pauses"] += 1
                 _log.warning("%s", self.minority.problem)
             self._access.raise_ids(self.node.clock.last_ns)
-            self.exchange.tick(now)
+            self.exchange.tick(now, unread=bool(self.inbox))
             self._look(now)
             self._write([])
             self._tell_engine()

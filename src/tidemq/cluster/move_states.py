@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -56,6 +58,7 @@ class Come:
     is_known: bool = False  # all know that it is here, and what they sent to its old home before has arrived
     passed_over: list[int] = field(default_factory=list)  # but these nodes
     told_at: float = 0.0
+    again_s: float = 0.0  # until it is told again
     gone: Vector | None = None  # it has forgotten it: all that it did has come when this is applied
 
 
@@ -106,24 +109,33 @@ class Handed:
     last: Asker | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Reminders:
-    """About which sessions that were handed over their new homes are to be asked, and when."""
+    """About which sessions that were handed over their new homes are to be asked, and when: each ever more
+    seldom, for there may be many, and nodes that have much to do.
+    """
 
-    _in_turn: deque[tuple[float, str, Handed]] = field(default_factory=deque)
+    def __init__(self, first_s: float, at_most_s: float) -> None:
+        self._first_s, self._at_most_s = first_s, at_most_s
+        self._due: list[
+            tuple[float, int, str, float, Handed]
+        ] = []  # a heap; the second of its own, for order
+        self._count = itertools.count()
 
-    def add(self, client: str, handed: Handed, at: float) -> None:
+    def add(self, client: str, handed: Handed, now: float) -> None:
         """One that was handed over just now."""
-        self._in_turn.append((at, client, handed))
+        self._push(now, client, self._first_s, handed)
 
-    def due(self, there: Mapping[str, Handed], now: float, every_s: float, at_most: int) -> Iterator[str]:
-        """Clients whose sessions still are `there`, each of them every so often."""
+    def _push(self, now: float, client: str, pause_s: float, handed: Handed) -> None:
+        heapq.heappush(self._due, (now + pause_s, next(self._count), client, pause_s, handed))
+
+    def due(self, there: Mapping[str, Handed], now: float, at_most: int) -> Iterator[str]:
+        """Clients whose sessions still are `there`, so many of them at most."""
         for _ in range(at_most):
-            if not self._in_turn or self._in_turn[0][0] > now:
+            if not self._due or self._due[0][0] > now:
                 return
-            _, client, handed = self._in_turn.popleft()
+            _, _, client, pause_s, handed = heapq.heappop(self._due)
             if there.get(client) is handed:
-                self._in_turn.append((now + every_s, client, handed))
+                self._push(now, client, min(2 * pause_s, self._at_most_s), handed)
                 yield client
 
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 ASK, DONE = "ask", "done"
 TAKE = "take"  # a node that leaves would have another take a session
 KINDS = (ASK, YIELD, DONE, GONE, TAKE, KEPT, LATE, TOOK)
-AGAIN_S = 0.5  # without an answer
+AGAIN_S, AGAIN_S_MAX = 0.5, 8.0  # without an answer
 BEGUN_AT_ONCE = 64  # epochs in a batch, between two pieces of work
 LOOKS_AT_ONCE = 1024  # at clients that wait, or at sessions that have come
 TELL_S = 0.02  # between two looks at sessions that have come
@@ -454,8 +454,8 @@ class Moves:
                 self._end_coming(client)
             elif not self._node.members.is_live(come.home, now):
                 self._end_coming(client)  # it learns by the log that the session is here
-            elif come.is_known and come.gone is None and now - come.told_at > AGAIN_S:
-                come.told_at = now
+            elif come.is_known and come.gone is None and now - come.told_at > come.again_s:
+                come.told_at, come.again_s = now, min(max(2 * come.again_s, AGAIN_S), AGAIN_S_MAX)
                 self._links.send(come.home, DONE, encode("text Q Q*", client, come.epoch, come.passed_over))
 
     def _end_coming(self, client: str) -> None:

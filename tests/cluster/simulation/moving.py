@@ -25,7 +25,7 @@ MISHAP_S = (0.3, 1.5)
 BURST = 4  # messages
 # in place of longer times, as histories are short: a disk stands still for longer than two of these
 DOUBLES_S = 2.0
-REMIND_S = 0.7
+REMIND_S = REMIND_S_MAX = 0.7
 HELD_S = (0.0, 0.05, 0.6, 2.5)  # for so long something of sessions that are to leave is open
 STEADY_S = 0.8  # between two breaks of a connection
 SPLIT_S = (1.7, 2.0, 2.5, 3.5)
@@ -53,7 +53,7 @@ def simulated(world: Hosts) -> Iterator[None]:
         mock.patch("secrets.randbits", world.choose.getrandbits),
         mock.patch("secrets.token_bytes", token_bytes),
         mock.patch("tidemq.cluster.keeping.Giver", SimulatedGiver),
-        mock.patch.multiple(departures, REMIND_S=REMIND_S),
+        mock.patch.multiple(departures, REMIND_S=REMIND_S, REMIND_S_MAX=REMIND_S_MAX),
         mock.patch.object(sharing, "DOUBLES_S", DOUBLES_S),
     ):
         before = logging.root.manager.disable
