@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rocksdict import (
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     Checkpoint,
@@ -437,6 +438,11 @@ class RocksDBStore:
         tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
         tables.set_bloom_filter(10, False)
         tables.set_block_size(16 << 10)
+        # in parts: a filter of millions of rows is larger than the cache, and would be read for each get
+        tables.set_index_type(BlockBasedIndexType.two_level_index_search())
+        tables.set_partition_filters(True)
+        tables.set_metadata_block_size(4 << 10)
+        tables.set_pin_top_level_index_and_filter(True)
         options = Options(raw_mode=True)
         options.set_block_based_table_factory(tables)
         options.create_missing_column_families(True)
