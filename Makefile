@@ -52,8 +52,10 @@ demo: setup ## devices, a stream, tables by Spark, an alarm, a plot: in a minute
 test-unit: setup ## the quick loop: modules by themselves and the source, in a minute
 	TIDEMQ_TEST_EXAMPLES=few $(BIN)/pytest -n 2 tests/unit tests/source
 
-test: setup ## run the tests, four files at a time, because most of them wait
+test: setup ## run the tests, four files at a time, because most of them wait; then 3 million messages of a split
 	$(BIN)/pytest -n 4
+	@mkdir -p build
+	$(BIN)/python benchmarks/cluster_split.py --messages 3000000 --limit 600 --output build/split
 
 test-loaded: setup ## the same beside four processes that only compute: no test may depend on the clock
 	$(BIN)/python tools/busy.py 4 $(BIN)/pytest -n 4

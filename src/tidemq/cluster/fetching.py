@@ -1,4 +1,6 @@
-"""Records that are missing: when they are asked for again, and what other nodes than their own can give."""
+"""Records that are missing: whom to ask, and when again; what was sent lately, and what other nodes than
+their own can give.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from tidemq.cluster.records import dot_of
 from tidemq.errors import ClusterError
 
 FETCH_S_MAX = 2.4  # until records are asked for again, of which none has come
-GIVEN_S = 1.5  # in which what was sent is not sent again
 UNREAD_S_MAX = 10.0  # the same, while something has come that was not read
+GIVEN_S = 1.5  # in which what was sent is not sent again
 RECENT_BYTES_MAX = 2 << 20  # of one node's records that others are given, and one record more
 
 
