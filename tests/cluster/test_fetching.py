@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from cluster.nodes import START_NS, make_node, say
 from cluster.test_membership import written
 
@@ -221,20 +223,44 @@ def test_so_much_of_each_node_is_kept_for_others() -> None:
     assert list(recent.find(1, 1, 60)) == []
 
 
-def test_a_new_replica_gets_a_long_log_a_piece_at_a_time(monkeypatch: Any) -> None:
+def node_with_a_log(monkeypatch: pytest.MonkeyPatch, records: int) -> tuple[Node, Exchange, Links]:
+    """Of 10,000 bytes each, of which some 100,000 may be on their way to its replica, which is node 2."""
     monkeypatch.setattr("tidemq.cluster.exchange.COPIED_BYTES_MAX", 100_000)
     monkeypatch.setattr("tidemq.cluster.exchange.SENT_BYTES", 30_000)
 
     def retain(node: Node, number: int) -> Operation:
         return Retain(f"t/{number}", node.stamp(), b"x" * 10_000)
 
-    one, two, _ = two_nodes(40, retain)
+    one, two, _ = two_nodes(records, retain)
     exchange, links = exchange_of(one)
-    ends: list[int] = []
     one.hear(two.beat(0.0, START_NS), 0.0)
+    return one, exchange, links
+
+
+def test_a_new_replica_gets_a_long_log_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, exchange, links = node_with_a_log(monkeypatch, 40)
+    ends: list[int] = []
     for step in range(9):
         exchange.tick(step * BEAT_S)
         ends.append(links.copied[-1])
         exchange.copied(2, ends[-1])
     assert links.copied == list(range(1, 41))
     assert 3 <= len(set(ends)) <= 5
+
+
+def test_a_replica_that_is_slow_is_not_sent_more_than_it_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sent again, because no word comes, is ever more seldom sent."""
+    node, exchange, links = node_with_a_log(monkeypatch, 40)
+    sent_at = []
+    for step in range(1, 120):
+        node.hear(replace(node.members.known()[0].beat, wall_ns=START_NS), step / 10)
+        before = len(links.copied)
+        exchange.send_new(step / 10)
+        if len(links.copied) > before:
+            sent_at.append(step / 10)
+    assert set(links.copied) == set(range(1, 13))  # 100,000 bytes, and a message more
+    pauses = [after - before for before, after in itertools.pairwise(sent_at)]
+    assert [round(each) for each in pauses] == [1, 2, 4]
+    exchange.copied(2, 12)
+    exchange.send_new(12.0)
+    assert links.copied[-12:] == list(range(13, 25))
