@@ -6,7 +6,7 @@ Runs on the keeper's thread. It holds nothing that must survive: what is not ans
 from __future__ import annotations
 
 import struct
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -19,6 +19,7 @@ from tidemq.cluster.promises import Promises
 from tidemq.cluster.records import Record
 from tidemq.cluster.snapshots import Giver
 from tidemq.cluster.troubles import Troubles
+from tidemq.cluster.under_way import UnderWay
 from tidemq.errors import ClusterError, StoreError
 
 BEAT, RECORDS, APPLIED, FETCH = "beat", "records", "applied", "fetch"
@@ -60,9 +61,7 @@ class Exchange:
         self._sent = self._copied = node.durable  # the last record that others were sent
         self._replica: int | None = None
         self._confirmed = 0  # the last that the replica has
-        self._under_way: deque[tuple[int, int]] = (
-            deque()
-        )  # sent and not confirmed: the last of some, their bytes
+        self._under_way = UnderWay()
         self._copied_at = now
         self._resend_s = RESEND_S
         self._more_is_confirmed = False
@@ -108,8 +107,7 @@ class Exchange:
         if to == self._replica:
             self._more_is_confirmed |= number > self._confirmed
             self._confirmed = max(self._confirmed, number)
-            while self._under_way and self._under_way[0][0] <= self._confirmed:
-                self._under_way.popleft()
+            self._under_way.confirm(number)
             self._promises.copied(self._confirmed)
 
     def records_came(self, holder: int, texts: Sequence[bytes]) -> list[Record]:
@@ -173,23 +171,22 @@ class Exchange:
         if now - self._copied_at > self._resend_s and self._confirmed < self._copied:
             self._resend_s = min(2 * self._resend_s, RESEND_S_MAX)
             self._begin_copying(max(self._confirmed + 1, self.node.stability.first))
-        under_way = sum(size for _, size in self._under_way)
-        if replica is None or self._copied >= self.node.durable or under_way > COPIED_BYTES_MAX:
+        full = self._under_way.bytes > COPIED_BYTES_MAX
+        if replica is None or self._copied >= self.node.durable or full:
             return
         self._copied_at = now
         for piece in self._pieces(self._copied + 1, self.node.durable):
             self._links.copy(replica, piece)
-            self._copied, size = piece[-1][0], sum(len(text) for _, text in piece)
-            self._under_way.append((self._copied, size))
-            under_way += size
-            if under_way > COPIED_BYTES_MAX:
+            self._copied = piece[-1][0]
+            self._under_way.add(self._copied, sum(len(text) for _, text in piece))
+            if self._under_way.bytes > COPIED_BYTES_MAX:
                 return
         self._copied = self.node.durable
 
     def _begin_copying(self, number: int) -> None:
         """Anew, with this record: nothing is on its way."""
         self._copied = number - 1
-        self._under_way.clear()
+        self._under_way = UnderWay()
 
     def all_have(self, number: int, now: float) -> bool:
         """Whether this record, and all before, is at every node that is there, and in the replica's log for
@@ -202,8 +199,7 @@ class Exchange:
         """The replica lacks this node's records from this one on."""
         if to == self._replica:
             self._copied = min(self._copied, first - 1)
-            while self._under_way and self._under_way[-1][0] >= first:
-                self._under_way.pop()
+            self._under_way.lose(first)
 
     def _pieces(self, first: int, last: int) -> Iterator[list[tuple[int, bytes]]]:
         """Records of this node's log, in messages of some size."""
