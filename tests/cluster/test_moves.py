@@ -16,7 +16,7 @@ from cluster.test_unknown_sessions import at, is_present
 from waiting import WAIT_S, until
 
 from tidemq.client import Client, ServerRefusedError
-from tidemq.cluster import departures, moves
+from tidemq.cluster import departures, move_states, moves
 from tidemq.cluster.departures import YIELD, Departures
 from tidemq.cluster.exchange import RECORDS
 from tidemq.cluster.forms import encode
@@ -274,7 +274,7 @@ async def test_an_old_home_parts_with_who_does_not_hear_of_it_for_long(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     three, parted = await begin_unmet(nodes, monkeypatch)
-    monkeypatch.setattr(moves, "MEET_S", 0.5)
+    monkeypatch.setattr(move_states, "MEET_S", 0.5)
     async with at(nodes, "two", "ann"):
         await until(lambda: not departures_of(nodes, "one").still_takes("ann"))
         assert parted == [three]

@@ -8,6 +8,7 @@ come, it is asked (`kept`): who took the session may have died before it could s
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.forms import encode
 from tidemq.cluster.links import Links
-from tidemq.cluster.move_states import Asker, Handed, Reminders
+from tidemq.cluster.move_states import Asker, Handed, Reminders, Round
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import Operation
 from tidemq.cluster.rows import Standing
@@ -34,7 +35,7 @@ LINGER_S = 0.5  # what has come for a session by then is in its queue
 # old home is news to the new one, too, which has to know within half of `sharing.DOUBLES_S`.
 REMIND_S, REMIND_S_MAX = 2.0, 8.0
 LET_IN_S = 0.1  # until the engine has the session of a client that was let in
-REMINDED_AT_ONCE = 1024  # sessions, between two pieces of work
+LOOKS_AT_ONCE = 1024  # at sessions that were handed over, between two pieces of work
 
 
 class Departures:
@@ -62,6 +63,7 @@ class Departures:
         self._handed: dict[str, Handed] = {}  # sessions that were; they take messages until released
         self._forgetting: set[str] = set()  # those that the engine was told to forget: `left` follows once
         self._reminders = Reminders(REMIND_S, REMIND_S_MAX)
+        self._round = Round()  # through those that linger
         self._left: list[tuple[str, int, Asker]] = []  # to be handed over: its next place, who asked
         self._yields: list[tuple[int, int, str]] = []  # record that must be durable, whom to tell, client
         self._let_in: dict[str, float] = {}  # clients without a session before, until then
@@ -125,8 +127,10 @@ class Departures:
         it had before, or what is published here would not reach its home yet.
         """
         apart = self._links.apart() if self._lingering else ()
-        due = itertools.takewhile(lambda each: each[1][0] <= now, self._lingering.items())
-        for client in [client for client, _ in due if client not in coming]:
+        for client in self._round.some(self._lingering, LOOKS_AT_ONCE):
+            lingers_until = self._lingering.get(client, (math.inf, 0))[0]
+            if lingers_until > now or client in coming:
+                continue
             standing = self._node.rows.standing(client)
             if standing is not None and standing.home in apart:
                 continue
@@ -137,7 +141,7 @@ class Departures:
 
     def _remind(self, now: float) -> None:
         """Asks the homes of sessions that were handed over long ago whether these may be forgotten."""
-        for client in self._reminders.due(self._handed, now, REMINDED_AT_ONCE):
+        for client in self._reminders.due(self._handed, now, LOOKS_AT_ONCE):
             standing = self._node.rows.standing(client)
             if standing is not None and standing.home != self._node.incarnation:
                 self._links.send(standing.home, KEPT, client.encode())

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tidemq.cluster.adoption import Mark
 from tidemq.cluster.operations import PutSession
+from tidemq.cluster.reunions import MEET_S
 from tidemq.cluster.vectors import Vector
 
 LATELY_S = 20.0  # no CONNECT waits for longer
@@ -60,6 +61,10 @@ class Come:
     told_at: float = 0.0
     again_s: float = 0.0  # until it is told again
     gone: Vector | None = None  # it has forgotten it: all that it did has come when this is applied
+
+    def may_wait(self, now: float) -> bool:
+        """Whether nodes that are about to meet may still be waited for."""
+        return now - self.came_at < MEET_S
 
 
 class Asker(NamedTuple):

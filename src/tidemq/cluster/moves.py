@@ -43,7 +43,7 @@ from tidemq.cluster.move_states import Asker, Begun, Come, Coming, Round, Visits
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession
 from tidemq.cluster.orphans import TOOK, Orphans
-from tidemq.cluster.reunions import MEET_S, Reunions
+from tidemq.cluster.reunions import Reunions
 from tidemq.cluster.rows import Session
 from tidemq.cluster.sessions import connect
 from tidemq.cluster.vectors import covers
@@ -159,7 +159,7 @@ class Moves:
             if coming is not None and client not in self._begun:
                 self._try(client, coming, others, now)
         self._begin_all()
-        if self._unmet and not (self.reunions.meeting() and now - self._unmet[0].came_at < MEET_S):
+        if self._unmet and not (self.reunions.meeting() and self._unmet[0].may_wait(now)):
             self._new += self._unmet
             self._unmet = []
         if self._new:
@@ -442,7 +442,7 @@ class Moves:
             meets = not self.reunions.meeting().isdisjoint(passed_over)
             for known in each[1]:
                 # who is passed over is parted with by the old home; one that is about to know is waited for
-                if meets and now - known.came_at < MEET_S:
+                if meets and known.may_wait(now):
                     self._unmet.append(known)
                 else:
                     known.is_known, known.passed_over = True, passed_over
