@@ -118,3 +118,59 @@ def test_what_several_queues_have_stays_with_the_last(node: Node) -> None:
         node.tidy()
         node.rows.take_changes()
         assert len(list(itertools.islice(node.rows.payloads.all(), 9))) == count
+
+
+def gone_topics(node: Node) -> list[str]:
+    return sorted(name for name, _, _ in node.rows.gone.all())
+
+
+def test_so_many_tombstones_are_looked_at_in_one_batch(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retained messages that were removed; one of which is there again meanwhile."""
+    monkeypatch.setattr("tidemq.cluster.stability.LOOKED_AT_ONCE", 10)
+    topics = [f"t/{number:02}" for number in range(25)]
+    for topic in topics:
+        do(node, ops.Retain(topic, node.stamp(), b"x"), ops.Clear(topic, node.stamp()))
+    node.stability.first = node.last + 1  # its records are not what this is about
+    found = []
+    for tidies in range(4):
+        if tidies == 1:
+            do(node, ops.Retain(topics[-1], node.stamp(), b"new"))
+            node.stability.first = node.last + 1
+        node.tidy()
+        node.rows.take_changes()
+        found.append(len(gone_topics(node)))
+    assert found == [15, 4, 0, 0]
+    retained = node.rows.retained.get(topics[-1], None)
+    assert retained is not None
+    assert retained.message == b"new"
+    assert [topic for topic, _, _ in node.rows.retained.all()] == [topics[-1]]
+
+
+def test_what_becomes_stable_while_others_are_looked_at_is_found_in_the_next_round(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemq.cluster.stability.LOOKED_AT_ONCE", 10)
+    for number in range(25):
+        topic = f"t/{number:02}"
+        do(node, ops.Retain(topic, node.stamp(), b"x"), ops.Clear(topic, node.stamp()))
+    stability, last = node.stability, node.last
+    assert stability.collect({1: 0}, ())  # a round has begun, and nothing is stable
+    assert stability.collect({1: last}, ())
+    more = [stability.collect({1: last}, ()) for _ in range(6)]
+    node.rows.take_changes()
+    assert more == [True, True, False, False, False, False]
+    assert gone_topics(node) == []
+
+
+def test_so_many_records_of_the_own_log_are_deleted_in_one_batch(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemq.cluster.stability.LOOKED_AT_ONCE", 10)
+    for _ in range(25):
+        begin(node, "ann")
+    found = []
+    for _ in range(4):
+        node.tidy()
+        node.rows.take_changes()
+        found.append((node.stability.first, len(node.rows.log.of(1))))
+    assert found == [(11, 15), (21, 5), (26, 0), (26, 0)]

@@ -8,8 +8,10 @@ brought may have overtaken these.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+import itertools
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 from tidemq.cluster.applying import Applier
 from tidemq.cluster.log_size import LogSize
@@ -17,8 +19,64 @@ from tidemq.cluster.operations import SESSION, Owner, Stamp
 from tidemq.cluster.rows import NEVER, Rows
 from tidemq.cluster.vectors import Dot, Vector, has_seen, raised
 
-LOOKED_AT_ONCE = 4096  # entries of sessions that have ended, in one batch
+LOOKED_AT_ONCE = 4096  # in one batch: sessions that have ended, their entries, what is gone, own records
 REMOVALS_AT_ONCE = 16_384  # the same
+
+T = TypeVar("T")
+
+
+class _Walk(Generic[T]):
+    """Goes through rows some at a time, however these change meanwhile."""
+
+    def __init__(self, rows: Iterator[T]) -> None:
+        self._rows = rows
+        self.is_over = False
+
+    def some(self, at_most: int) -> list[T]:
+        """The next of them; fewer: there are no more."""
+        found = list(itertools.islice(self._rows, at_most))
+        self.is_over = len(found) < at_most
+        return found
+
+
+class _Round:
+    """Through all that may have become stable, when it `began` or since. `holds`: something of it is not to
+    be deleted yet.
+    """
+
+    def __init__(self, began: Vector, rows: Rows) -> None:
+        self.began = dict(began)
+        self.place = b""  # up to which removals were looked at
+        self.removals_over = False
+        self.gone = _Walk(rows.gone.all())
+        self.unfinished = ""  # a client of whose session more is left than is looked at in one batch
+        self.holds = False
+        self._ends = _Walk(rows.ends.all())
+        self._client = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all was looked at."""
+        return self.removals_over and self.gone.is_over and self._ends.is_over and not self.unfinished
+
+    def next_ended(self) -> str | None:
+        """A client whose session has ended: the one that is unfinished, or the next; None: no more."""
+        if self.unfinished:
+            client, self.unfinished = self.unfinished, ""
+            return client
+        while not self._ends.is_over:
+            for client, _, _ in self._ends.some(1):
+                if client != self._client:  # several ends of one lie together
+                    self._client = client
+                    return client
+        return None
+
+
+class _Budget:
+    """How much more may be looked at."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
 
 
 class Stability:
@@ -31,9 +89,7 @@ class Stability:
         self._known: dict[int, dict[int, int]] = {}
         self._said: dict[int, tuple[int, Vector]] = {}  # waits until the member's own records are here
         applied, _ = rows.applied.get(own, None) or (0, b"")
-        self._place = b""  # up to which removals were looked at, this time
-        self._holds_removals = False  # and whether any of a session that moves was among them
-        self._may_look = LOOKED_AT_ONCE  # at so many entries more
+        self._round: _Round | None = None  # that has begun and is not over
         self._looked: dict[str, tuple[Stamp, bool]] = {}  # at those of ended sessions so far; is any left
         self.log_size = LogSize()
         for number, text in sorted(rows.log.of(own)):
@@ -71,34 +127,58 @@ class Stability:
         node's log. Of sessions that are `moving` this node itself may be about to add what has been removed.
         Whether there is anything that is to be deleted later.
         """
+        if self._round is None:
+            self._round = _Round(stable, self._rows)
+        now = self._round
+        self._collect_removals(now, stable, moving)
+        self._collect_gone(now, stable)
+        self._collect_ended(now, stable)
+        is_trimmed = self._trim(stable.get(self._own, 0))
+        if not now.is_over:
+            return True
+        self._round = None
+        return now.holds or now.began != stable or not is_trimmed
+
+    def _collect_removals(self, now: _Round, stable: Vector, moving: Container[str]) -> None:
+        if not now.removals_over:
+            now.place, holds = self._rows.drop_removed(stable, moving, now.place, REMOVALS_AT_ONCE)
+            now.holds, now.removals_over = now.holds or holds, not now.place
+
+    def _collect_gone(self, now: _Round, stable: Vector) -> None:
         rows = self._rows
-        held = bool(self._place) and self._holds_removals
-        self._place, holds = rows.drop_removed(stable, moving, self._place, REMOVALS_AT_ONCE)
-        self._holds_removals = held or holds
-        held = self._holds_removals or bool(self._place)
-        for name, topic_filter, dot in rows.gone.all():
-            if has_seen(stable, dot) and topic_filter is None:
+        for name, topic_filter, _ in now.gone.some(LOOKED_AT_ONCE):
+            dot = rows.gone.get(name, topic_filter)  # it may have changed since it was read
+            if dot is None or not has_seen(stable, dot):
+                continue
+            if topic_filter is None:
                 rows.retained.put(name, None, None)
                 rows.gone.put(name, None, None)
-            elif has_seen(stable, dot) and topic_filter is not None:
+            else:
                 self._drop_subscription(name, topic_filter)
-        self._may_look = LOOKED_AT_ONCE
-        for client in sorted({client for client, _, _ in rows.ends.all()}):
-            if self._may_look == 0:
-                held = True
-                break
-            held = self._collect_client(client, stable) or held
-        while self.first <= stable.get(self._own, 0):
-            rows.log.put(self._own, self.first, None)
+
+    def _collect_ended(self, now: _Round, stable: Vector) -> None:
+        may_look = _Budget(LOOKED_AT_ONCE)  # at entries
+        for _ in range(LOOKED_AT_ONCE):
+            client = now.next_ended() if may_look.left else None
+            if client is None:
+                return
+            if self._collect_client(client, stable, may_look):
+                now.unfinished = client
+
+    def _trim(self, last: int) -> bool:
+        """Deletes records of this node's log up to this one, so many at once; whether all are."""
+        upto = min(last, self.first - 1 + LOOKED_AT_ONCE)
+        while self.first <= upto:
+            self._rows.log.put(self._own, self.first, None)
             self.first += 1
         self.log_size.trim(self.first)
-        return held
+        return self.first > last
 
     def _drop_subscription(self, client: str, topic_filter: str) -> None:
         self._rows.subscriptions.put(client, topic_filter, None)
         self._rows.gone.put(client, topic_filter, None)
 
-    def _collect_client(self, client: str, stable: Vector) -> bool:
+    def _collect_client(self, client: str, stable: Vector, may_look: _Budget) -> bool:
         """Of a client whose session ended: what went with it; and all of it where no session came after.
         Whether there is more of it than is looked at in one batch.
         """
@@ -111,11 +191,11 @@ class Stability:
         after, left = self._looked.pop(client, (NEVER, False))
         dropped: list[Stamp] = []
         for message_id, entry in rows.entries_after(owner, after):
-            if self._may_look == 0:
+            if may_look.left == 0:
                 self._applier.drop_entries(owner, dropped)
                 self._looked[client] = after, left
                 return True
-            self._may_look -= 1
+            may_look.left -= 1
             after = message_id
             known = none and all(has_seen(stable, each.dot) for each in entry.adds)
             shown = tuple(
