@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import pytest
 from cluster.nodes import WrittenRows, make_message, make_node
@@ -11,7 +12,8 @@ from tidemq.cluster import operations as ops
 from tidemq.cluster.memory_rows import MemoryRows
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import SESSION, Owner, PutSession, Stamp
-from tidemq.cluster.rows import Rows
+from tidemq.cluster.rows import Entry, Rows
+from tidemq.cluster.stored_rows import EntryLayout
 from tidemq.cluster.vectors import Dot
 
 ANN, BOB = Owner(SESSION, "ann"), Owner(SESSION, "bob")
@@ -174,3 +176,30 @@ def test_so_many_records_of_the_own_log_are_deleted_in_one_batch(
         node.rows.take_changes()
         found.append((node.stability.first, len(node.rows.log.of(1))))
     assert found == [(11, 15), (21, 5), (26, 0), (26, 0)]
+
+
+def test_what_an_ended_session_has_left_is_not_looked_through_at_each_message_of_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It stays as long as another node may not know of the end, as in a split."""
+    rows = WrittenRows()
+    node = make_node(0, 2, rows)
+    begin(node, "ann")
+    add(node, ANN, 3)
+    end(node, "ann")
+    begin(node, "ann")
+    assert len(rows.owners.numbers(ANN)) == 2
+    looked: list[Owner] = []
+    load_each = EntryLayout.load_each
+
+    def looks(layout: EntryLayout, owner: Owner) -> Iterator[tuple[Stamp, Entry]]:
+        looked.append(owner)
+        return load_each(layout, owner)
+
+    monkeypatch.setattr(EntryLayout, "load_each", looks)
+    session = rows.sessions.get("ann", None)
+    assert session is not None
+    do(node, ops.Receive("ann", session.row.epoch, 1 << 16 | 7))
+    assert looked == []
+    end(node, "ann")
+    assert set(looked) == {ANN}

@@ -86,6 +86,11 @@ class Owners:
         """Exactly these."""
         self._changed[owner] = tuple(numbers)
 
+    @property
+    def changed(self) -> list[Owner]:
+        """Owners whose numbers have been."""
+        return list(self._changed)
+
     def writes(self) -> Iterator[Write]:
         """Those of what has been changed."""
         for owner, numbers in self._changed.items():

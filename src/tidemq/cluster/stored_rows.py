@@ -488,14 +488,15 @@ class StoredRows(Rows):
         return b"", held
 
     def take_changes(self) -> list[Write]:
-        clients = {*self._changed(self.sessions), *self._changed(self.ends)}
         writes = [*self._pending.writes]
         for incarnation, source, clock in self._newest.changes():
             writes.append((FAMILY, b"n" + encode("Q B", incarnation, source), encode("Q", clock)))
         for each in self._tables:
-            if each is self.entries:
-                for client in clients:
-                    self._gather(Owner(SESSION, client))
+            if each is self.entries:  # which queue is the current one is known by now
+                ended = [Owner(SESSION, client) for client in self._changed(self.ends)]
+                begun = [owner for owner in self.owners.changed if owner.kind == SESSION]
+                for owner in dict.fromkeys([*ended, *begun]):
+                    self._gather(owner)
             writes += each.writes()
         writes += self.owners.writes()
         return writes
@@ -524,8 +525,8 @@ class StoredRows(Rows):
         return changed
 
     def _gather(self, owner: Owner) -> None:
-        """Brings into a session's queue what waits for it in an earlier one, as when the end of that proves
-        void; and forgets the earlier ones of which nothing is left.
+        """Of a session that has ended or begun: brings into its queue what waits for it in an earlier one, as
+        when the end of that proves void; and forgets the earlier ones of which nothing is left.
         """
         numbers = self.owners.numbers(owner)
         if len(numbers) < 2:
