@@ -209,10 +209,13 @@ def excuse(history: History) -> Counter[str]:
     """Takes out of a history's failures what is a gap's; gives how many, by the gap's sentence."""
     excused: Counter[str] = Counter()
     left = []
+    taken = {(each.subscriber, id(each.message)) for each in history.deliveries}
     hidden: set[tuple[str, int]] = set()  # by another message's identifier: whose, and of which message
     for failure in sorted(history.failures, key=lambda each: each.kind != "identifier"):
         causes = [each for each in GAPS if failure.kind in each.kinds and each.is_cause(history, failure)]
         key = failure.client, id(failure.message)
+        if failure.kind == "identifier" and key in taken:
+            continue  # its client had released the other one
         if causes:
             excused[causes[0].sentence] += 1
             hidden |= {key} if failure.kind == "identifier" else set()

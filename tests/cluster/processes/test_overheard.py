@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from cluster.processes.overheard import OverheardLink
 
 from tidemq.testing.links import Link
-from tidemq.wire import Connack, Connect, Publish, Pubrec, Pubrel, encode
+from tidemq.wire import Connack, Connect, Pubcomp, Publish, Pubrec, Pubrel, encode
 
 LATE_S = 0.5
 
@@ -43,6 +43,22 @@ async def serve(stack: AsyncExitStack, answers: list[bytes]) -> int:
     return port
 
 
+async def heard(answers: list[bytes], said: list[bytes]) -> list[tuple[int, bytes]]:
+    """What is hidden, where the client says this in its connections, one after the other, upon the answer."""
+    hidden: list[tuple[int, bytes]] = []
+    async with AsyncExitStack() as stack:
+        port = await serve(stack, list(answers))
+        link = OverheardLink(lambda: port, "ann", lambda *found: hidden.append(found))
+        await link.start()
+        stack.push_async_callback(link.close)
+        for answer, words in zip(answers, said, strict=True):
+            async with connected(link, answer) as writer:
+                writer.write(words)
+                writer.write_eof()
+                await asyncio.sleep(0.1)  # they are passed on
+    return hidden
+
+
 async def test_a_message_under_the_identifier_of_another_one_is_heard() -> None:
     present, new = encode(Connack(session_present=True), 4), encode(Connack(session_present=False), 4)
     answers = [
@@ -51,16 +67,16 @@ async def test_a_message_under_the_identifier_of_another_one_is_heard() -> None:
         present + message(1, b"third"),
         new + message(1, b"fourth") + message(2, b"fifth"),
     ]
-    hidden: list[tuple[int, bytes]] = []
-    async with AsyncExitStack() as stack:
-        port = await serve(stack, list(answers))
-        link = OverheardLink(lambda: port, "ann", lambda *found: hidden.append(found))
-        await link.start()
-        stack.push_async_callback(link.close)
-        for answer in answers:
-            async with connected(link, answer) as writer:
-                writer.write(encode(Pubrec(packet_id=1), 4))
-    assert hidden == [(2, b"other")]
+    received, released = encode(Pubrec(packet_id=1), 4), encode(Pubcomp(packet_id=1), 4)
+    assert await heard(answers, [received, released, received, received]) == [(2, b"other")]
+
+
+async def test_an_identifier_is_free_when_the_client_says_so() -> None:
+    """A PUBREL may be lost in the end of a connection."""
+    present = encode(Connack(session_present=True), 4)
+    answers = [present + message(1, b"first") + encode(Pubrel(packet_id=1), 4), present + message(1, b"next")]
+    received = encode(Pubrec(packet_id=1), 4)
+    assert await heard(answers, [received, received]) == [(1, b"next")]
 
 
 async def test_connections_of_others_are_not_heard() -> None:
