@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 from typing import Any
@@ -425,6 +426,24 @@ def test_a_session_goes_on_with_what_it_has_and_far_beyond_where_its_node_was_no
         assert went_on.next_sequence == next_sequence
     assert connect(node.rows, replace(again, home=2), clean=False, asked=False).next_sequence == 5
     assert connect(node.rows, again, clean=True, asked=True).begins
+
+
+def test_each_of_several_takeovers_begins_far_from_all_others() -> None:
+    """As where one split follows another: packet identifiers are places, modulo 65,535."""
+    node, begins = make_node(0, 2), []
+    wish = PutSession("ann", Stamp(1, 2), 2, False, 0, 60, 0, 0, 0, -1)
+    node.write([connect(node.rows, wish, clean=False, asked=False)])
+    for takeover in range(8):
+        home = 1 + takeover % 2
+        wish = replace(wish, epoch=Stamp(2 + takeover, home), home=home)
+        went_on = connect(node.rows, wish, clean=False, asked=False)
+        node.write([went_on])
+        begins.append(went_on.next_sequence % 65_535)
+    for count, apart in ((3, 15_000), (8, 5_000)):
+        assert all(
+            apart < (one - other) % 65_535 < 65_535 - apart
+            for one, other in itertools.combinations(begins[:count], 2)
+        )
 
 
 def test_what_is_added_needs_its_payload() -> None:
