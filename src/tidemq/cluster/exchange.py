@@ -26,10 +26,7 @@ BEAT, RECORDS, APPLIED, FETCH = "beat", "records", "applied", "fetch"
 ASK, PIECE = "ask-snapshot", "snapshot"
 SENT_BYTES = 512 << 10  # of records in one message, and one record more
 COPIED_BYTES_MAX = 16 << 20  # of the log that are on their way to the replica, and one message more
-RESEND_S, RESEND_S_MAX = (
-    1.0,
-    8.0,
-)  # copies of which nobody has confirmed more meanwhile: at first, and at most
+RESEND_S, RESEND_S_MAX = 1.0, 8.0  # copies, while no more of them are confirmed: at first, and at most
 FETCHED_BYTES_MAX = 16 << 20  # of records that are sent for one question, and one message more
 
 _SIZE = struct.Struct(">I")

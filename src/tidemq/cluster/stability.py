@@ -51,6 +51,7 @@ class _Round:
         self.gone = _Walk(rows.gone.all())
         self.unfinished = ""  # a client of whose session more is left than is looked at in one batch
         self.holds = False
+        self.may_look = 0  # at so many entries more, in this batch
         self._ends = _Walk(rows.ends.all())
         self._client = ""
 
@@ -70,13 +71,6 @@ class _Round:
                     self._client = client
                     return client
         return None
-
-
-class _Budget:
-    """How much more may be looked at."""
-
-    def __init__(self, left: int) -> None:
-        self.left = left
 
 
 class Stability:
@@ -157,12 +151,12 @@ class Stability:
                 self._drop_subscription(name, topic_filter)
 
     def _collect_ended(self, now: _Round, stable: Vector) -> None:
-        may_look = _Budget(LOOKED_AT_ONCE)  # at entries
+        now.may_look = LOOKED_AT_ONCE
         for _ in range(LOOKED_AT_ONCE):
-            client = now.next_ended() if may_look.left else None
+            client = now.next_ended() if now.may_look else None
             if client is None:
                 return
-            if self._collect_client(client, stable, may_look):
+            if self._collect_client(client, stable, now):
                 now.unfinished = client
 
     def _trim(self, last: int) -> bool:
@@ -178,7 +172,7 @@ class Stability:
         self._rows.subscriptions.put(client, topic_filter, None)
         self._rows.gone.put(client, topic_filter, None)
 
-    def _collect_client(self, client: str, stable: Vector, may_look: _Budget) -> bool:
+    def _collect_client(self, client: str, stable: Vector, now: _Round) -> bool:
         """Of a client whose session ended: what went with it; and all of it where no session came after.
         Whether there is more of it than is looked at in one batch.
         """
@@ -191,11 +185,11 @@ class Stability:
         after, left = self._looked.pop(client, (NEVER, False))
         dropped: list[Stamp] = []
         for message_id, entry in rows.entries_after(owner, after):
-            if may_look.left == 0:
+            if now.may_look == 0:
                 self._applier.drop_entries(owner, dropped)
                 self._looked[client] = after, left
                 return True
-            may_look.left -= 1
+            now.may_look -= 1
             after = message_id
             known = none and all(has_seen(stable, each.dot) for each in entry.adds)
             shown = tuple(
