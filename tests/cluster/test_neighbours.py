@@ -231,6 +231,25 @@ def test_who_was_parted_with_begins_anew_and_not_again_and_again() -> None:
     assert node.neighbours._nodes[TWO].outgoing.life == life + 1
 
 
+def test_a_new_process_of_who_was_parted_with_is_told_so() -> None:
+    """Else it takes for known here what it says that it wants, which counts when all have met."""
+    node = Node()
+    node.take(other(7, "a"))
+    answer_all(node)
+    node.neighbours.part(TWO)
+    node.turn()
+    before = node.neighbours._nodes[TWO].outgoing.life
+    new = other(8, "a", "b")
+    node.take(new)
+    assert node.neighbours.apart() == {TWO}
+    assert node.neighbours._nodes[TWO].outgoing.life == before + 1
+    assert node.neighbours._nodes[TWO].arriving.void == new.life, "it begins a life that knows"
+    node.take(again(8, "a", "b"))
+    assert node.neighbours._nodes[TWO].outgoing.life == before + 1
+    open_to(node, TWO)
+    assert node.access.filters == {"a", "b"}
+
+
 def test_what_a_node_wants_no_more_it_gets_until_those_who_do_are_known() -> None:
     node = Node()
     node.take(other(7, "a", "b"))

@@ -116,6 +116,10 @@ class Arriving:
         """Nothing of the life that there is counts any more."""
         self.void, self._life, self._number = self._life or self.void, 0, 0
 
+    def avoid(self, text: bytes) -> None:
+        """Nothing of the life counts that this letter is of."""
+        self.void, self._life, self._number = int.from_bytes(text[:8]), 0, 0
+
     def is_of_another_process(self, text: bytes) -> bool:
         """Whether the letter is of another process of the node than those before."""
         life, known = int.from_bytes(text[:8]), self._life or self.void

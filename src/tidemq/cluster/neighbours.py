@@ -507,6 +507,8 @@ class Neighbours:
                         self._access.sent(node.slot, len(letter.body))
                 return
             if node.arriving.is_of_another_process(body):
+                if node.is_apart:  # it is to part as well: what it says that it wants does not count here yet
+                    node.arriving.avoid(body)
                 self._renew(source, node)
             letter_come = node.arriving.take(body)
             if letter_come is not None and self._act(source, node, letter_come):
