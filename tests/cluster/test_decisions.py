@@ -265,18 +265,18 @@ def test_a_record_has_what_its_format_has(monkeypatch: pytest.MonkeyPatch) -> No
     """As if the first format had no `Strike`, and no last field in `PutSession`."""
     forms = LAYOUTS[1].forms
     kind, form = forms[PutSession]
-    first = {**forms, PutSession: (kind, form.removesuffix(" flights"))}
+    first = {**forms, PutSession: (kind, form.removesuffix(" ?"))}
     del first[ops.Strike]
     monkeypatch.setitem(LAYOUTS, 2, LAYOUTS[1])
     monkeypatch.setitem(LAYOUTS, 1, Layout(first))
     flights = (ops.Flight(Stamp(1, 1), 1, False),)
-    session = PutSession("ann", Stamp(1, 1), 1, False, 0, 60, 0, 0, 0, -1, flights=flights)
+    session = PutSession("ann", Stamp(1, 1), 1, False, 0, 60, 0, 0, 0, -1, flights=flights, unasked=True)
     strike = Record(Dot(1, 1), NO_DIGEST, 5, {}, (ops.Strike(3, "n3"),))
     for record in (strike, replace(strike, operations=(session,))):
         assert record.format == 2
         assert parse_record(record.encoded) == record
     old = parse_record(replace(strike, operations=(session,), format=1).encoded)
-    assert (old.format, old.operations) == (1, (replace(session, flights=()),))
+    assert (old.format, old.operations) == (1, (replace(session, unasked=False),))
     with pytest.raises(ClusterError, match="format 1 of records has no Strike"):
         _ = replace(strike, format=1).encoded
     with pytest.raises(ClusterError, match="kind 15"):
@@ -423,9 +423,22 @@ def test_a_session_goes_on_with_what_it_has_and_far_beyond_where_its_node_was_no
         went_on = connect(node.rows, again, clean=False, asked=asked)
         assert (went_on.begins, went_on.received) == (False, (3,))
         assert went_on.flights == (ops.Flight(message_id, 4, True),)
-        assert went_on.next_sequence == next_sequence
+        assert (went_on.next_sequence, went_on.unasked) == (next_sequence, not asked)
     assert connect(node.rows, replace(again, home=2), clean=False, asked=False).next_sequence == 5
     assert connect(node.rows, again, clean=True, asked=True).begins
+
+
+def test_that_a_home_was_not_asked_is_known_as_long_as_the_session_lives() -> None:
+    """Whatever its engine says of it under that epoch, and where it goes on."""
+    node = make_node(0, 2)
+    wish = PutSession("ann", Stamp(1, 1), 1, False, 0, 60, 0, 0, 0, -1)
+    node.write([connect(node.rows, wish, clean=False, asked=True)])
+    taken = replace(wish, epoch=Stamp(2, 2), home=2)
+    node.write([connect(node.rows, taken, clean=False, asked=False)])
+    node.write([taken])
+    again = replace(wish, epoch=Stamp(3, 1))
+    assert connect(node.rows, again, clean=False, asked=True).unasked
+    assert not connect(node.rows, again, clean=True, asked=True).unasked
 
 
 def test_each_of_several_takeovers_begins_far_from_all_others() -> None:

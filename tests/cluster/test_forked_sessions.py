@@ -69,6 +69,12 @@ def has_gone(keeper: ClusterKeeper) -> bool:
     return session is not None and session.row.ends_at_ms > 0
 
 
+def is_doubted(keeper: ClusterKeeper) -> bool:
+    """Whether a node knows that ann may hold packet identifiers of messages that it knows nothing of."""
+    session = keeper.rows.sessions.get("ann", None)
+    return session is not None and session.row.unasked
+
+
 def told(nodes: Nodes, goes_on: str) -> dict[str, list[SessionForked]]:
     """What plugins are to see on each node."""
     incarnation = f"{nodes.keepers[goes_on].node.incarnation:016x}"
@@ -105,6 +111,7 @@ async def test_a_client_of_both_sides_goes_on_where_it_came_last_and_both_nodes_
     assert {name: each.seen for name, each in seen.items()} == told(nodes, last)
     counts = {name: nodes.ask(name, lambda keeper: keeper.node.applier.counts[COUNTER]) for name in seen}
     assert counts == {"one": 1, "two": 1}
+    await until(lambda: all(is_doubted(nodes.keepers[each]) for each in seen), "she is asked what she holds")
 
 
 async def test_a_session_that_the_other_side_alone_has_given_to_a_connect_has_not_forked(

@@ -38,6 +38,7 @@ FEWER: dict[str, str] = {  # than two invariants, and why
     "state/wall_clock": "one function changes something; one",
     "clients/finding": "asks once; one of its own",
     "clients/leaving": "what `sessions` has of one that ends",
+    "queues/clearing": "a few places of what `outbox` has, which has more than two; one of its own",
     "queues/doubles": "a set of ids that nothing else looks at",
     "queues/giving": "what `routing` and `promises` have",
     "queues/outside_rows": "what `queueing` has, which has more than two; one of its own",

@@ -66,6 +66,7 @@ class Adoption:
             idle=idle,
             next_place=session.row.next_sequence,
             crashed=crashed,
+            unasked=session.row.unasked,
             doubles_s=doubles_s,
             taken=taken,
             recent=recent,

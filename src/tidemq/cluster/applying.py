@@ -52,6 +52,7 @@ class Applier:
         self.retained: list[str] = []  # topics
         self.sessions: list[str] = []  # clients whose sessions were put or ended
         self.forked: list[str] = []  # clients whose sessions another node has had, too, and go on as here
+        self.visited: list[str] = []  # of these, clients that have been connected there
         self.forks: list[str] = []  # clients whose sessions two nodes have had, whichever goes on
         self.subscriptions: list[tuple[str, str]] = []  # of whom, to which filters
         self._messages: dict[Stamp, bytes] = {}
@@ -82,14 +83,14 @@ class Applier:
     def forget_changes(self) -> None:
         """The caller has taken what came and went."""
         self.added, self.removed, self.retained, self.sessions = [], [], [], []
-        self.subscriptions, self.forked, self.forks = [], [], []
+        self.subscriptions, self.forked, self.visited, self.forks = [], [], [], []
 
     def apply(self, record: Record, *, own: bool = False) -> None:
         """All of it: the next of its node, whose `check_payloads` has passed, and whose vector is applied.
         `own`: it is of this node, which knows of all that it does, and is told of nothing.
         """
         told = self.added, self.removed, self.retained, self.sessions, self.subscriptions
-        forks = self.forked, self.forks
+        forks = self.forked, self.visited, self.forks
         if own:
             self.forget_changes()
         self._dot, self._seen, self._own = record.dot, record.seen, own
@@ -100,7 +101,7 @@ class Applier:
         self._rows.applied.put(record.dot.incarnation, None, (record.dot.number, record.digest))
         if own:
             self.added, self.removed, self.retained, self.sessions, self.subscriptions = told
-            self.forked, self.forks = forks
+            self.forked, self.visited, self.forks = forks
 
     # --- queues ------------------------------------------------------------------------------------
 
@@ -252,6 +253,8 @@ class Applier:
         before = rows.sessions.get(op.client, None)
         if before is not None and before.row.epoch > op.epoch:
             self.forked.append(op.client)
+            if op.connected == op.epoch:
+                self.visited.append(op.client)
             return
         row = replace(op, flights=())
         if before is None or before.row.epoch != op.epoch:
@@ -259,7 +262,14 @@ class Applier:
         else:
             same = before.row
             last = max(same.next_sequence, op.next_sequence)
-            row = replace(row, begins=same.begins, next_sequence=last, received=same.received)
+            row = replace(
+                row,
+                begins=same.begins,
+                next_sequence=last,
+                received=same.received,
+                connected=same.connected,
+                unasked=same.unasked or op.unasked,
+            )
         rows.sessions.put(op.client, None, Session(row, self._dot))
 
     def _note_fork(self, op: ops.PutSession, known: Session) -> None:

@@ -110,10 +110,11 @@ class ComparableRows:
         for key, beside in self._store.scan(FAMILY, b"s", b"s" + after):
             row = self._store.get("session", key[5:])
             if row is None:
-                yield key[1:], beside[:33] + _OTHER
+                yield key[1:], beside[:33] + beside[49:] + _OTHER
                 continue
             received = [each[8:] for each, _ in self._store.scan("received", row[:8])]
-            yield key[1:], beside[:33] + _SAME + encode("I", len(received)) + b"".join(received) + row[8:]
+            marks = encode("I", len(received)) + b"".join(received)
+            yield key[1:], beside[:33] + beside[49:] + _SAME + marks + row[8:]
 
     def _subscriptions(self, after: bytes) -> Iterator[Row]:
         """By the client's name, the size of that before it, and the filter, as the engine reads them."""

@@ -337,6 +337,7 @@ class Conversion:
             row.will_delay_s,
             row.will_expiry_s,
             value[len(value) - will_bytes(value) :],
+            connected=self._epochs[client],
         )
 
     def _put_subscription(self, key: bytes, value: bytes | None) -> Iterator[Operation]:

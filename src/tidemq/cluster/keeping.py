@@ -236,7 +236,7 @@ class ClusterKeeper(Keeper):
             value = self._store.get("session", key)
             if session.row.home != incarnation or value is None:
                 continue
-            if not access.load_session(key, value):
+            if not access.load_session(key, value, unasked=session.row.unasked):
                 self._set_aside("session", [key])
                 continue
             here.add(key)

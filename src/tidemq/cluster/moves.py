@@ -26,7 +26,7 @@ import itertools
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -211,7 +211,7 @@ class Moves:
             if coming.clean:
                 self._finish(client, 0)
             else:
-                self._begun[client] = Begun(coming, self._new_epoch(session, asked=True))
+                self._begun[client] = Begun(coming, self._new_epoch(session, coming, asked=True))
         elif home == own or self._is_yielded(client, coming, home, now):
             self._take(client, coming, session)
 
@@ -263,8 +263,10 @@ class Moves:
             self._links.send(home, ASK, encode("text Q", client, coming.came))
         return coming.yielded is not None and covers(self._node.rows.vector, coming.yielded)
 
-    def _new_epoch(self, session: Session, *, asked: bool) -> PutSession:
-        row = replace(session.row, epoch=self._node.stamp(), home=self._node.incarnation)
+    def _new_epoch(self, session: Session, coming: Coming, *, asked: bool) -> PutSession:
+        epoch = self._node.stamp()
+        connected = session.row.connected if coming.is_left else epoch
+        row = replace(session.row, epoch=epoch, home=self._node.incarnation, connected=connected)
         return connect(self._node.rows, row, clean=False, asked=asked)
 
     def _take(self, client: str, coming: Coming, session: Session) -> None:
@@ -277,7 +279,7 @@ class Moves:
             return
         asked = coming.yielded is not None or session.row.home == self._node.incarnation
         coming.shares |= coming.yielded is not None or self._node.is_recent(session.row.epoch)
-        epoch = self._new_epoch(session, asked=asked)
+        epoch = self._new_epoch(session, coming, asked=asked)
         self._begun[client] = Begun(coming, epoch, asked=asked, adopts=True)
 
     def _begin_all(self) -> None:
@@ -478,6 +480,20 @@ class Moves:
         number = self._conversion.number(Owner(SESSION, client))
         if number:
             self._access.expect_doubles(number, self._sharing.for_s)
+
+    def doubt(self, clients: Iterable[str]) -> None:
+        """Clients whose sessions are here, and who have been connected to another node that had them, too."""
+        rows, changed = self._node.rows, []
+        for client in clients:
+            session = rows.sessions.get(client, None)
+            if session is not None and self._is_here(client) and not session.row.unasked:
+                changed.append(replace(session.row, unasked=True))
+        if changed:
+            self._write([*changed])
+        for row in changed:
+            number = self._conversion.number(Owner(SESSION, row.client))
+            if number:
+                self._access.clear_identifiers(number)
 
     def _is_here(self, client: str) -> bool:
         """Whether the session that all know is the one that this node's engine has."""

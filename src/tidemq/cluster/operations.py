@@ -17,6 +17,9 @@ class Stamp(NamedTuple):
     incarnation: int
 
 
+NEVER = Stamp(0, 0)
+
+
 class Owner(NamedTuple):
     """Whose queue: a client's (`SESSION`, its identifier) or a group's (`GROUP`, `$share/group/filter`)."""
 
@@ -106,8 +109,12 @@ class PutSession:
     `home`: the incarnation of the node that has it. `begins`: it is a new session, and whatever is known of
     an earlier one has ended. `next_sequence`: the next place in its outbox, which never goes back, or a
     packet identifier could mean two messages. `received`: marks of messages that wait for PUBREL.
-    `flights`: what is in flight. The last two, and `begins`, count under a new epoch; under its own
-    `Receive`, `Send` and their like say it.
+    `flights`: what is in flight. These two, and `begins`, count under a new epoch; under its own `Receive`,
+    `Send` and their like say it.
+
+    `connected`: the epoch of the client's last CONNECT. A session has a newer one where a node has taken it
+    without its client. `unasked`: a node has taken it without a word of its home, at any time: the client may
+    hold packet identifiers of messages that are known nowhere, or not as these. It stays so.
     """
 
     client: str
@@ -123,6 +130,8 @@ class PutSession:
     will: bytes = b""
     received: tuple[int, ...] = ()
     flights: tuple[Flight, ...] = ()
+    connected: Stamp = NEVER
+    unasked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

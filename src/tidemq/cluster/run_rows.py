@@ -45,9 +45,9 @@ _SENT = cython.declare(uint8_t, SENT)
 _RELEASED = cython.declare(uint8_t, RELEASED)
 _IDLE = cython.declare(uint8_t, IDLE)
 _IN_FLIGHT = cython.declare(uint8_t, IN_FLIGHT)
-# what lies beside a session: epoch, home, whether it begins, next place, record
+# what lies beside a session: epoch, home, whether it begins, next place, record, and what no run changes
 _NEXT = cython.declare(cython.size_t, 25)
-_SESSION_BYTES = cython.declare(cython.size_t, 49)
+_SESSION_BYTES = cython.declare(cython.size_t, 66)
 # what lies beside an entry: queue, epoch, how many records, the first of these, and what it said: whether the
 # entry is shared, whether it is unsent, and its fields
 _EPOCH = cython.declare(cython.size_t, 8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tidemq.cluster.operations import SESSION, Owner, PutSession
 from tidemq.cluster.owners import Owners
@@ -29,12 +30,14 @@ def received_row(number: int, mark: int) -> tuple[bytes, bytes]:
 
 
 class SessionLayout:
-    """`session` and `received`; `s` client -> epoch, home, whether it began, next place, record."""
+    """`session` and `received`; `s` client -> epoch, home, whether it began, next place, record,
+    epoch of the last CONNECT, whether it was ever taken without a word of its home.
+    """
 
     def __init__(self, store: Readable, owners: Owners) -> None:
         self._store = store
         self._owners = owners
-        self._beside = tuple_layout(store, b"s", ("text", "", "stamp Q ? Q dot"))
+        self._beside = tuple_layout(store, b"s", ("text", "", "stamp Q ? Q dot stamp ?"))
 
     def load(self, client: str, _: None) -> Session | None:
         """As in `Layout`."""
@@ -42,12 +45,13 @@ class SessionLayout:
         beside, text = self._beside.load(client, None), self._store.get("session", key)
         if beside is None or text is None:
             return None
-        epoch, home, begins, next_sequence, dot = beside
+        epoch, home, begins, next_sequence, dot, connected, unasked = beside
         row = parse_session(key, text)
         received = tuple(sorted(mark_of(*each) for each in self._received(row.queue).items()))
         timed = (row.expiry_s, row.ends_at_ms, row.will_due_at_ms, row.will_delay_s, row.will_expiry_s)
         will = text[_SESSION_ROW.size :]
-        return Session(PutSession(client, epoch, home, begins, next_sequence, *timed, will, received), dot)
+        put = PutSession(client, epoch, home, begins, next_sequence, *timed, will, received)
+        return Session(replace(put, connected=connected, unasked=unasked), dot)
 
     def standing(self, client: str) -> Standing | None:
         """As in `Rows`."""
@@ -90,9 +94,8 @@ class SessionLayout:
         if not number or beside is None or (row.begins and beside[0] != row.epoch):
             yield from self._write_received(number, ())
             number = self._owners.begin(owner)
-        yield from self._beside.writes(
-            client, None, (row.epoch, row.home, row.begins, row.next_sequence, value.dot)
-        )
+        whose = (row.epoch, row.home, row.begins, row.next_sequence, value.dot, row.connected, row.unasked)
+        yield from self._beside.writes(client, None, whose)
         timed = (row.expiry_s, row.ends_at_ms, row.will_due_at_ms, row.will_delay_s, row.will_expiry_s)
         yield "session", key, _SESSION_ROW.pack(number, *timed, len(row.will)) + row.will
         yield from self._write_received(number, row.received)

@@ -27,13 +27,14 @@ def connect(rows: Rows, wish: PutSession, *, clean: bool, asked: bool) -> PutSes
         for message_id, entry in rows.in_flight(wish.client)
         if rows.shown(Owner(SESSION, wish.client), entry)
     )
-    further = 0 if asked or before.row.home == wish.home else FURTHER
+    known = asked or before.row.home == wish.home
     return replace(
         wish,
         begins=False,
-        next_sequence=before.row.next_sequence + further,
+        next_sequence=before.row.next_sequence + (0 if known else FURTHER),
         received=before.row.received,
         flights=flights,
+        unasked=before.row.unasked or not known,
     )
 
 

@@ -56,6 +56,7 @@ class Telling:
     def tell(self) -> None:
         """All that was changed since the last time."""
         applier = self._applier
+        self._moves.doubt(dict.fromkeys(applier.visited))  # where that cannot be stored all is told later
         added, removed, topics, clients = applier.added, applier.removed, applier.retained, applier.sessions
         subscriptions, forked = applier.subscriptions, applier.forked
         self.forget()

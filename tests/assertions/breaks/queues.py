@@ -23,6 +23,13 @@ OUTBOX: list[Break] = [
         ),
     ),
     Break(
+        "clearing: the client is asked for more when it has answered",
+        "queues/clearing.py",
+        "    k.cleared = k.asked\n    k.tries = 0\n",
+        "    k.tries = 0\n",
+        ("tests/durable/test_clearing.py::test_a_message_goes_when_the_client_has_released_its_identifier",),
+    ),
+    Break(
         "outbox: head <= next <= tail",
         "queues/outbox.py",
         "    if box.next < box.head:\n        box.next = box.head\n",

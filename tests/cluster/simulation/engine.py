@@ -81,7 +81,7 @@ class Engine:
         """The node is this one from now on."""
         self.incarnation, self._clock = incarnation, max(self._clock, clock)
 
-    def load_session(self, key: bytes, value: bytes) -> bool:
+    def load_session(self, key: bytes, value: bytes, *, unasked: bool = False) -> bool:
         """A session that is at home here."""
         self._sessions[key.decode()] = Stored(key.decode(), int.from_bytes(value[:8]))
         return True
@@ -387,6 +387,7 @@ class Engine:
         idle: tuple[int, int, int],
         next_place: int,
         crashed: bool,
+        unasked: bool,
         doubles_s: float,
         taken: Sequence[tuple[int, int, int]],
         recent: Sequence[bytes],
@@ -439,6 +440,9 @@ class Engine:
         if session is not None:
             session.older_may_come = False
             self._pump(session)
+
+    def clear_identifiers(self, number: int) -> None:
+        """Here packet identifiers are places, which are never the same."""
 
     def note_added(self, number: int, ids: Sequence[bytes], _sizes: Sequence[int]) -> None:
         self._do(partial(self._note_added, number, ids))

@@ -35,6 +35,7 @@ NAMES = (
     "messages_to_nodes",
     "messages_from_nodes",
     "messages_come_twice",
+    "identifiers_not_cleared",
     "messages_retained",
     "messages_unrouted",
     "messages_captured",

@@ -62,6 +62,7 @@ from cython.cimports.tidemq.engine.link.spans import (
 from cython.cimports.tidemq.engine.link.visits import is_bridge
 from cython.cimports.tidemq.engine.queues.agreement import record_offers
 from cython.cimports.tidemq.engine.queues.cache import find_receivers, rename_topic
+from cython.cimports.tidemq.engine.queues.clearing import note_cleared
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
 from cython.cimports.tidemq.engine.queues.memory_ceiling import refused_by_memory
 from cython.cimports.tidemq.engine.queues.outbox import find_entry, forget_entry, place_of, release_payload
@@ -578,6 +579,8 @@ def handle_ack(r, c, first, body, size):
         if not _handle_pubrec(r, c, entry, cython.address(ack)):
             return
     elif entry == cython.NULL or entry.state != (SENT if kind == PUBACK else RELEASED):
+        if kind == PUBCOMP and note_cleared(r, s, c, ack.packet_id):
+            send_waiting(r, s)
         return
     if entry.reported and kind == PUBACK and ack.reason < 0x80:
         report_acknowledged(r, c.session, entry)

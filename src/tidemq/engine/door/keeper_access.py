@@ -15,10 +15,7 @@ from cython.cimports.libcpp.string_view import string_view
 from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.clock import clock_ns
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
-from cython.cimports.tidemq.engine.base.system import (
-    RELAXED,
-    store_int,
-)
+from cython.cimports.tidemq.engine.base.system import RELAXED, store_int
 from cython.cimports.tidemq.engine.door.columns import CapturedRows, Columns, captured_rows
 from cython.cimports.tidemq.engine.door.conversion import string_of
 from cython.cimports.tidemq.engine.door.dismantling import settle_all_mail
@@ -69,6 +66,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_ADOPT,
     MAIL_ALL_CAME,
     MAIL_ANSWER_SESSION,
+    MAIL_CLEARING,
     MAIL_DOUBLES,
     MAIL_EXPIRED,
     MAIL_GIVE,
@@ -123,10 +121,12 @@ class StoreAccess:
         for index in range(common.reactors.size()):
             common.reactors[index].clock = cython.cast(uint64_t, clock) // 64 * 64
 
-    def load_session(self, client_id: bytes, value: bytes) -> bool:
-        """Sessions come first. Like all ``load_*``: False when the row cannot be read."""
+    def load_session(self, client_id: bytes, value: bytes, *, unasked: bool = False) -> bool:
+        """Sessions come first. Like all ``load_*``: False when the row cannot be read. ``unasked``: as for
+        `adopt`.
+        """
         self._check()
-        return load_session(self.engine.common, client_id, value)
+        return load_session(self.engine.common, client_id, value, unasked)
 
     def load_subscription(self, key: bytes, value: bytes) -> bool:
         """A subscription of a session."""
@@ -389,6 +389,7 @@ class StoreAccess:
         idle=(0, 0, 0),
         next_place: int = 0,
         crashed: bool = False,
+        unasked: bool = False,
         doubles_s: float = 0,
         taken=(),
         recent=(),
@@ -399,6 +400,7 @@ class StoreAccess:
         payload of rows ``inflight``, in the order of their places; of ``idle`` rows, which stay in the store,
         how many, the bytes of their messages, and the clock of the first one's id. No place of its outbox
         below ``next_place`` is given to a message. ``crashed``: what waits may have been sent.
+        ``unasked``: its client may hold packet identifiers of messages that nobody knows of.
 
         For ``doubles_s`` messages may come twice, by their publishers' nodes and as rows of its old home: its
         client gets them once. Those that the old home has ``taken`` (as of ``NodeAccess.taken_so_far``) come
@@ -425,6 +427,7 @@ class StoreAccess:
         arrival.bytes = size
         arrival.oldest = oldest
         arrival.doubtful = crashed
+        arrival.unasked = unasked
         arrival.older_may_come = older_may_come
         expect_doubles(arrival, cython.cast(int64_t, doubles_s * 1000), taken, recent)
         mail: Mail = new_mail(MAIL_ADOPT)
@@ -453,6 +456,17 @@ class StoreAccess:
             mail: Mail = new_mail(MAIL_DOUBLES)
             mail.number = queue
             mail.token = cython.cast(uint64_t, for_s * 1000)
+            post_directly(self.engine.common.reactors[reactor], cython.address(mail))
+
+    def clear_identifiers(self, queue: int) -> None:
+        """Another node has had the session of this queue, too, with its client: that may hold packet
+        identifiers of messages that are not known here, as after `adopt` with ``unasked``.
+        """
+        self._check_running()
+        reactor: cython.int = self._owner_of(queue)
+        if reactor >= 0:
+            mail: Mail = new_mail(MAIL_CLEARING)
+            mail.number = queue
             post_directly(self.engine.common.reactors[reactor], cython.address(mail))
 
     def note_added(self, queue: int, ids, sizes) -> None:

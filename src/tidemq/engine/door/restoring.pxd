@@ -11,7 +11,7 @@ cdef bint is_queue_value(bytes value) noexcept
 cdef bint parse_session(Common* common, bytes client_id, bytes value, StoredSession* row)
 cdef object parse_subscription(Common* common, bytes key, bytes value, StoredSubscription* subscription)
 cdef bint parse_entry(Common* common, bytes key, bytes value, bytes payload, StoredEntry* entry)
-cdef bint load_session(Common* common, bytes client_id, bytes value)
+cdef bint load_session(Common* common, bytes client_id, bytes value, bint unasked)
 cdef bint load_subscription(Common* common, bytes key, bytes value)
 cdef bint load_shared(Common* common, bytes key, bytes value)
 cdef uint64_t mark_of(bytes key)

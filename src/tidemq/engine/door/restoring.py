@@ -43,6 +43,7 @@ from cython.cimports.tidemq.engine.queues.arrivals import (
     restore_entry,
     restore_subscription,
 )
+from cython.cimports.tidemq.engine.queues.clearing import begin_clearing
 from cython.cimports.tidemq.engine.queues.queueing import new_rows, note_stored
 from cython.cimports.tidemq.engine.queues.received_identifiers import restore_received
 from cython.cimports.tidemq.engine.queues.sessions import Found, find_session, restore_session
@@ -104,7 +105,7 @@ def parse_session(common, client_id, value, row):
     return True
 
 
-def load_session(common, client_id, value):
+def load_session(common, client_id, value, unasked):
     """A session; what was connected when the broker ended counts as gone since now."""
     row: StoredSession
     if not parse_session(common, client_id, value, cython.address(row)):
@@ -116,6 +117,8 @@ def load_session(common, client_id, value):
             release_message(row.will, common.tally)
         return False
     fill_session(r, s, cython.address(row))
+    if unasked:
+        begin_clearing(s.stored)
     let_go_on(r, s)
     return True
 

@@ -25,6 +25,7 @@ from cython.cimports.tidemq.engine.journal.rows import append_subscription_key
 from cython.cimports.tidemq.engine.link.replies import span_of
 from cython.cimports.tidemq.engine.link.timers import time_session
 from cython.cimports.tidemq.engine.queues.backlogs import keep_backlog
+from cython.cimports.tidemq.engine.queues.clearing import begin_clearing
 from cython.cimports.tidemq.engine.queues.doubles import begin_doubles
 from cython.cimports.tidemq.engine.queues.outbox import append_entry
 from cython.cimports.tidemq.engine.queues.queueing import age_ms, make_stored
@@ -194,6 +195,8 @@ def begin_arrival(r, arrival):
     s.stored.older_may_come = arrival.older_may_come
     if arrival.doubles_ms:
         begin_doubles(r, s, arrival)
+    if arrival.unasked:
+        begin_clearing(s.stored)
     if arrival.doubtful:
         s.stored.doubtful = r.common.limits.inflight_max
     allow_steps(arrival.received.size())

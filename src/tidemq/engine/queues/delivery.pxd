@@ -28,5 +28,6 @@ cdef void _enqueue(
     Reactor* r, Session* s, Passage* p, uint8_t qos, bint retain, const uint32_t* ids, uint32_t ids_count,
 ) noexcept nogil
 cdef bint _may_send_twice(Reactor* r, Session* s, Connection* c, Entry* entry) noexcept nogil
+cdef bint _may_be_hidden(Reactor* r, Session* s, Connection* c, const Entry* entry) noexcept nogil
 cdef bint _may_be_undone(Reactor* r, const Entry* entry) noexcept nogil
 cdef bint _send_entry(Reactor* r, Session* s, Connection* c, Passage* p, Entry* entry) noexcept nogil

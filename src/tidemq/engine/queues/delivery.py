@@ -42,6 +42,7 @@ from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.output import append_large, pending_output, reserve_output
 from cython.cimports.tidemq.engine.link.reports import count_watched, report_received
 from cython.cimports.tidemq.engine.link.spans import makes_spans, report_delivered
+from cython.cimports.tidemq.engine.queues.clearing import cleared_place, may_take_place
 from cython.cimports.tidemq.engine.queues.doubles import comes_twice
 from cython.cimports.tidemq.engine.queues.offers import is_foreign, note_offer
 from cython.cimports.tidemq.engine.queues.outbox import (
@@ -313,8 +314,9 @@ def _may_send_twice(r, s, c, entry):
     if entry.row == ROW_INFLIGHT and is_committed(r, entry):
         return True
     sequence: uint64_t = box.next
+    end: uint64_t = min(box.tail, cleared_place(s.stored))
     room: uint32_t = c.send_max - box.inflight
-    while sequence < box.tail and room and sequence - box.head < 65535:
+    while sequence < end and room and sequence - box.head < 65535:
         following: cython.pointer[Entry] = entry_at(box, sequence)
         if following.state == WAITING and following.qos == 2:
             note_sent(r, s, following, sequence)
@@ -322,6 +324,17 @@ def _may_send_twice(r, s, c, entry):
         sequence += 1
     promise_sending(r, c)
     return False
+
+
+def _may_be_hidden(r, s, c, entry):
+    """Whether the client may hold the packet identifier that a QoS 2 message would get, of another one, for
+    which it would take it; then it is asked to release it. What was sent under it before keeps it.
+    """
+    if entry.qos != 2 or s.stored == cython.NULL or s.stored.clearing == cython.NULL:
+        return False
+    if entry.row == ROW_INFLIGHT or (entry.row == ROW_NONE and entry.was_sent):
+        return False
+    return not may_take_place(r, s, c, s.outbox.next)
 
 
 def _may_be_undone(r, entry):
@@ -341,6 +354,8 @@ def _send_entry(r, s, c, p, entry):
     if box.inflight >= c.send_max or box.next - box.head >= 65535:
         return False
     if pending_output(c) > r.common.limits.output_high_bytes:
+        return False
+    if _may_be_hidden(r, s, c, entry):
         return False
     if entry.qos == 2 and entry.row != ROW_NONE and not _may_send_twice(r, s, c, entry):
         return False

@@ -59,6 +59,7 @@ from cython.cimports.tidemq.engine.link.backpressure import end_strain
 from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.replies import span_of
 from cython.cimports.tidemq.engine.queues.backlogs import end_backlog, free_backlog
+from cython.cimports.tidemq.engine.queues.clearing import free_clearing
 from cython.cimports.tidemq.engine.queues.doubles import free_doubles
 from cython.cimports.tidemq.engine.queues.groups import (
     enter_groups,
@@ -320,6 +321,7 @@ def _forget_session(r, s, ends):
     free_replays(r, s)
     release(s.received)
     free_doubles(s.stored)
+    free_clearing(s.stored)
     free_fingerprints(s.stored)
     release(s.stored)
     if s.will != cython.NULL:

@@ -52,6 +52,7 @@ cdef cppclass Arrival:
     vector[Taken] taken
     vector[MessageId] recent     # of idle rows: their messages may come once more
     bool doubtful                # what waits may have been sent
+    bool unasked                 # its client may hold packet identifiers of messages that are not known here
     bool older_may_come          # rows of messages that go before what waits or comes here
     Session* session             # in the registry, but nobody's yet; NULL: not even that
     size_t subscribed, entered   # so many subscriptions and entries are installed

@@ -49,6 +49,16 @@ cdef cppclass Doubles:
     ordered_map[pair[uint64_t, uint64_t], uint64_t] taken   # by node and its reactor: the last id that the old home took
     ordered_set[pair[uint64_t, uint64_t]] ids   # clock and origin of messages that are in the queue, or were
 
+# Packet identifiers that the client is asked to release, see clearing.
+cdef cppclass Clearing:
+    uint64_t connection          # handle of the one on which it was asked; 0: none
+    uint64_t cleared             # places before this one have identifiers that it does not hold
+    uint64_t asked               # and places before this one it has been asked for
+    uint64_t until               # when `cleared` comes to this place it holds none at all; 0: not begun
+    uint64_t awaited             # places from `cleared` on of which it has not said so: a bit for each
+    int64_t since_ms             # when it was asked
+    uint8_t tries                # connections that ended before it answered
+
 # The part of a session's queue that is only in the store. All those rows have an id above `edge`, and everything
 # in the outbox is older for its publisher than they are.
 cdef struct StoredQueue:
@@ -65,6 +75,7 @@ cdef struct StoredQueue:
     uint32_t unrecorded          # the first promise to it that was not looked at for an offer to record; 0: none
     uint64_t severed             # the connection that was ended because the store failed; 0: none was
     Doubles* doubles             # NULL: nothing comes twice
+    Clearing* clearing           # NULL: the client holds no packet identifier that is not known here
     ordered_map[uint16_t, uint64_t]* fingerprints   # of messages that wait for PUBREL, by identifier; NULL: none is known
     bool reading                 # a window is on its way from the store
     bool older_may_come          # from elsewhere, as rows: nothing that waits is sent before

@@ -37,6 +37,7 @@ from cython.cimports.tidemq.engine.link.timers import time_connection
 from cython.cimports.tidemq.engine.queues.agreement import settle_offer
 from cython.cimports.tidemq.engine.queues.arrivals import begin_arrival, free_arrival
 from cython.cimports.tidemq.engine.queues.backlogs import begin_backlog
+from cython.cimports.tidemq.engine.queues.clearing import begin_clearing
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
 from cython.cimports.tidemq.engine.queues.doubles import await_doubles
 from cython.cimports.tidemq.engine.queues.giving import give_to_group
@@ -63,6 +64,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_ANSWER_HELD,
     MAIL_ANSWER_SESSION,
     MAIL_ANSWER_SUBSCRIBE,
+    MAIL_CLEARING,
     MAIL_COMMITTED,
     MAIL_CONNECTION,
     MAIL_DISCONNECT,
@@ -208,6 +210,8 @@ def _take_rows(r, mail):
         s.stored.older_may_come = False
     elif mail.kind == MAIL_DOUBLES:
         await_doubles(r, s, cython.cast(int64_t, mail.token))
+    elif mail.kind == MAIL_CLEARING:
+        begin_clearing(s.stored)
     elif mail.kind == MAIL_ADDED:
         note_added(r, s, rows)
     elif mail.kind == MAIL_TAKEN:

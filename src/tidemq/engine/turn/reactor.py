@@ -89,6 +89,7 @@ from cython.cimports.tidemq.engine.link.wrapping import check_transport, has_end
 from cython.cimports.tidemq.engine.queues.arrivals import continue_arrivals, free_arrivals
 from cython.cimports.tidemq.engine.queues.backlogs import continue_backlogs
 from cython.cimports.tidemq.engine.queues.cache import free_cache
+from cython.cimports.tidemq.engine.queues.clearing import clearing_due_ms
 from cython.cimports.tidemq.engine.queues.dating import continue_dating, follow_clock
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
 from cython.cimports.tidemq.engine.queues.forwarding import hand_to_nodes
@@ -307,6 +308,11 @@ def _connection_due(r, c, due_ms):
             return
         if next_ms == 0 or silent_ms < next_ms:
             next_ms = silent_ms
+    cleared_ms: int64_t = clearing_due_ms(c.session)
+    if cleared_ms and cleared_ms <= r.now_ms:
+        send_waiting(r, c.session)
+    elif cleared_ms and (next_ms == 0 or cleared_ms < next_ms):
+        next_ms = cleared_ms
     if c.version == 3 and r.common.limits.ack_timeout_s:
         _resend_overdue(r, c)
         again_ms: int64_t = r.now_ms + cython.cast(int64_t, r.common.limits.ack_timeout_s) * 1000
