@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conformance.kit import Client, connected, kept
-from conformance.packets import PUBCOMP, PUBLISH, PUBREL, Packet, acknowledge
+from conformance.packets import PUBACK, PUBCOMP, PUBLISH, PUBREL, Packet, acknowledge
 
 if TYPE_CHECKING:
     from durable.conftest import Servers
@@ -141,3 +141,21 @@ def test_a_client_that_turns_out_to_have_been_elsewhere_is_asked_from_then_on(se
     publish(node, 1)
     clear(client, asked(client, 8))
     assert message(client).payload == b"1"
+
+
+def test_a_place_that_was_asked_for_may_be_taken_at_quality_of_service_1(servers: Servers) -> None:
+    """The answer comes when that is in flight, or when it has been acknowledged and more places are taken."""
+    node = taken_over(servers, 1)
+    client = node.back("c")
+    clear(client, asked(client, 8))
+    ahead = asked(client, 8)
+    assert client.expect(PUBLISH, payload=b"0", qos=2).packet_id == ahead[0] - 8
+    publish(node, *range(1, 30), qos=1)
+    for number in range(1, 30):
+        came = client.expect(PUBLISH, payload=b"%d" % number, qos=1)
+        if number % 2:
+            client.send(acknowledge(PUBACK, came.packet_id))
+    publish(node, 30)
+    client.expect_nothing()
+    clear(client, ahead)
+    assert (message(client)).payload == b"30"

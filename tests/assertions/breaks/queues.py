@@ -25,8 +25,8 @@ OUTBOX: list[Break] = [
     Break(
         "clearing: the client is asked for more when it has answered",
         "queues/clearing.py",
-        "    k.cleared = k.asked\n    k.tries = 0\n",
-        "    k.tries = 0\n",
+        "        k.cleared = k.asked\n        k.tries = 0\n",
+        "        k.tries = 0\n",
         ("tests/durable/test_clearing.py::test_a_message_goes_when_the_client_has_released_its_identifier",),
     ),
     Break(

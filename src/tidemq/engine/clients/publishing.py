@@ -568,6 +568,9 @@ def handle_ack(r, c, first, body, size):
         _handle_pubrel(r, c, ack.packet_id)
         return
     s: cython.pointer[Session] = c.session
+    if fault == FAULT_NONE and kind == PUBCOMP and note_cleared(r, s, c, ack.packet_id):
+        send_waiting(r, s)
+        return
     entry: cython.pointer[Entry] = find_entry(cython.address(s.outbox), ack.packet_id)
     if fault == FAULT_NONE and entry != cython.NULL and (entry.qos == 1) != (kind == PUBACK):
         if entry.state == SENT or entry.state == RELEASED:
@@ -579,8 +582,6 @@ def handle_ack(r, c, first, body, size):
         if not _handle_pubrec(r, c, entry, cython.address(ack)):
             return
     elif entry == cython.NULL or entry.state != (SENT if kind == PUBACK else RELEASED):
-        if kind == PUBCOMP and note_cleared(r, s, c, ack.packet_id):
-            send_waiting(r, s)
         return
     if entry.reported and kind == PUBACK and ack.reason < 0x80:
         report_acknowledged(r, c.session, entry)

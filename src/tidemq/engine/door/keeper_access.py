@@ -439,35 +439,19 @@ class StoreAccess:
         """What waits in the queue of a session that has arrived is sent from now on, in the order of ids. All
         rows that go before are here and were named by `note_added`.
         """
-        self._check_running()
-        reactor: cython.int = self._owner_of(queue)
-        if reactor >= 0:
-            mail: Mail = new_mail(MAIL_ALL_CAME)
-            mail.number = queue
-            post_directly(self.engine.common.reactors[reactor], cython.address(mail))
+        self._tell_queue(queue, MAIL_ALL_CAME, 0)
 
     def expect_doubles(self, queue: int, for_s: float) -> None:
         """Another node has had the session of this queue, too, and takes messages for it still: they may come
         twice, as after `adopt` with ``doubles_s``.
         """
-        self._check_running()
-        reactor: cython.int = self._owner_of(queue)
-        if reactor >= 0:
-            mail: Mail = new_mail(MAIL_DOUBLES)
-            mail.number = queue
-            mail.token = cython.cast(uint64_t, for_s * 1000)
-            post_directly(self.engine.common.reactors[reactor], cython.address(mail))
+        self._tell_queue(queue, MAIL_DOUBLES, int(for_s * 1000))
 
     def clear_identifiers(self, queue: int) -> None:
         """Another node has had the session of this queue, too, with its client: that may hold packet
         identifiers of messages that are not known here, as after `adopt` with ``unasked``.
         """
-        self._check_running()
-        reactor: cython.int = self._owner_of(queue)
-        if reactor >= 0:
-            mail: Mail = new_mail(MAIL_CLEARING)
-            mail.number = queue
-            post_directly(self.engine.common.reactors[reactor], cython.address(mail))
+        self._tell_queue(queue, MAIL_CLEARING, 0)
 
     def note_added(self, queue: int, ids, sizes) -> None:
         """Idle rows of a queue of this engine have come into the store without it: their messages' ids, 16
@@ -481,6 +465,16 @@ class StoreAccess:
         more, unless they are in flight to it.
         """
         self._note_outside(queue, MAIL_TAKEN, ids, sizes)
+
+    def _tell_queue(self, queue, kind, token):
+        """The reactor that has the queue, if one does."""
+        self._check_running()
+        reactor: cython.int = self._owner_of(queue)
+        if reactor >= 0:
+            mail: Mail = new_mail(kind)
+            mail.number = queue
+            mail.token = token
+            post_directly(self.engine.common.reactors[reactor], cython.address(mail))
 
     def _note_outside(self, queue, kind, ids, sizes):
         self._check_running()

@@ -17,7 +17,7 @@ from cython.cimports.tidemq.engine.base.counters import C_IDENTIFIERS_NOT_CLEARE
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.link.output import reserve_output
 from cython.cimports.tidemq.engine.link.timers import time_connection
-from cython.cimports.tidemq.engine.queues.outbox import packet_id_of, place_of
+from cython.cimports.tidemq.engine.queues.outbox import packet_id_of
 from cython.cimports.tidemq.engine.state.handles import handle_of
 from cython.cimports.tidemq.engine.state.queue import Clearing, Outbox
 from cython.cimports.tidemq.wire.packets import encode_ack
@@ -41,6 +41,7 @@ def begin_clearing(q):
     q.clearing.cleared = q.clearing.asked = q.clearing.until = 0
     q.clearing.awaited = 0
     q.clearing.tries = 0
+    q.clearing.given_up = False
 
 
 def free_clearing(q):
@@ -52,25 +53,28 @@ def free_clearing(q):
 
 def cleared_place(q):
     """The place before which the client holds no identifier but those of what is in flight."""
-    return _ANY_PLACE if q == cython.NULL or q.clearing == cython.NULL else q.clearing.cleared
+    if q == cython.NULL or q.clearing == cython.NULL or q.clearing.given_up:
+        return _ANY_PLACE
+    return q.clearing.cleared
 
 
 def may_take_place(r, s, c, place):
     """Whether a QoS 2 message may go out at the next place of the outbox; where not, the client is asked."""
     k: cython.pointer[Clearing] = s.stored.clearing
+    if k.given_up:
+        return True
     if k.connection != handle_of(r, c):
         k.tries += k.awaited != 0
         k.connection = handle_of(r, c)
         k.asked = k.cleared
         k.awaited = 0
-    if k.until == 0 or place > k.asked:  # at first, or where others have taken places that were not asked for
-        k.cleared = k.asked = place
-        k.until = place + _IDENTIFIERS
-        k.awaited = 0
     if k.tries >= _TRIES or (k.awaited and r.now_ms - k.since_ms >= _PATIENCE_MS):
         r.tally[C_IDENTIFIERS_NOT_CLEARED] += 1
-        free_clearing(s.stored)
+        k.given_up = True  # what it answers late is still an answer to this
         return True
+    if k.awaited == 0 and (k.until == 0 or place > k.asked):  # at first, or where QoS 1 has taken more places
+        k.cleared = k.asked = place
+        k.until = place + _IDENTIFIERS
     if k.awaited == 0 and place + _AHEAD >= k.asked:
         _ask(r, s, c, k)
     return place < k.cleared
@@ -94,27 +98,28 @@ def _ask(r, s, c, k):
 
 
 def note_cleared(r, s, c, packet_id):
-    """PUBCOMP for none of what is in flight. Whether what waits may go on."""
+    """Whether a PUBCOMP answers what the client was asked, which it does also where a QoS 1 message has
+    taken the place meanwhile. When all have come more can be sent.
+    """
     if s.stored == cython.NULL or s.stored.clearing == cython.NULL:
         return False
     k: cython.pointer[Clearing] = s.stored.clearing
-    if k.connection != handle_of(r, c):
+    # of the places from `cleared` on, wherever the outbox begins by now
+    ahead: uint64_t = (packet_id + _IDENTIFIERS - packet_id_of(k.cleared)) % _IDENTIFIERS
+    if k.connection != handle_of(r, c) or ahead >= _AT_ONCE or not k.awaited >> ahead & 1:
         return False
-    place: uint64_t = place_of(cython.address(s.outbox), packet_id)
-    if place < k.cleared or place >= k.asked:
-        return False
-    k.awaited &= ~(cython.cast(uint64_t, 1) << (place - k.cleared))
-    if k.awaited:
-        return False
-    k.cleared = k.asked
-    k.tries = 0
-    if k.cleared >= k.until:
-        free_clearing(s.stored)
+    k.awaited &= ~(cython.cast(uint64_t, 1) << ahead)
+    if k.awaited == 0:
+        k.cleared = k.asked
+        k.tries = 0
+        if k.given_up or k.cleared >= k.until:
+            free_clearing(s.stored)
     return True
 
 
 def clearing_due_ms(s):
     """When the client's answer is waited for no more; 0: none is."""
-    if s.stored == cython.NULL or s.stored.clearing == cython.NULL or s.stored.clearing.awaited == 0:
+    if s.stored == cython.NULL or s.stored.clearing == cython.NULL:
         return 0
-    return s.stored.clearing.since_ms + _PATIENCE_MS
+    k: cython.pointer[Clearing] = s.stored.clearing
+    return 0 if k.awaited == 0 or k.given_up else k.since_ms + _PATIENCE_MS

@@ -58,6 +58,7 @@ cdef cppclass Clearing:
     uint64_t awaited             # places from `cleared` on of which it has not said so: a bit for each
     int64_t since_ms             # when it was asked
     uint8_t tries                # connections that ended before it answered
+    bool given_up                # it is not waited for any more
 
 # The part of a session's queue that is only in the store. All those rows have an id above `edge`, and everything
 # in the outbox is older for its publisher than they are.
