@@ -152,11 +152,11 @@ async def test_no_acknowledgement_before_there_is_a_copy(nodes: Nodes) -> None:
     assert nodes.keepers["one"].counts["cluster_acknowledged_degraded"] == 0
 
 
-async def publish_all(broker: Broker, topic: str, payloads: Iterable[bytes]) -> None:
-    """By bob, at QoS 1, and acknowledged."""
+async def publish_all(broker: Broker, topic: str, payloads: Iterable[bytes], *, qos: int = 1) -> None:
+    """By bob, and acknowledged."""
     async with client(broker, "bob") as bob:
         for each in payloads:
-            bob.publish_nowait(topic, each, qos=1)
+            bob.publish_nowait(topic, each, qos=qos)
         await bob.flush()
 
 

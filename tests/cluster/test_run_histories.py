@@ -169,7 +169,7 @@ class Side:
         self._splits = splits
         self.rows = WrittenRows()
         self.applier = Applier(self.rows)
-        self.applier.home = home
+        self.applier.home = dict.fromkeys(home, Stamp(0, 0))
         self._stability = Stability(self.rows, self.applier, 9)
 
     def apply(self, record: Record, own: bool) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from cluster.test_keeping import Nodes, client, publish_all, receive
-from conformance.kit import connected, kept
+from conformance.kit import Client, connected, kept
+from conformance.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, acknowledge
 from waiting import until
 
 SUSPECT_S = 1.0
@@ -67,14 +68,80 @@ async def test_what_waits_for_a_shared_subscription_stays(nodes: Nodes) -> None:
     assert came == Counter(sent)
 
 
+async def connect(nodes: Nodes, name: str, version: int = 5) -> Client:
+    """Ann comes to a node."""
+    return await asyncio.to_thread(
+        partial(connected, nodes.brokers[name], version, client_id="ann", **kept(version))
+    )
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_a_client_that_is_connected_all_the_time_stays_where_it_is(nodes: Nodes, version: int) -> None:
+    """With what is in flight, and what the other side has queued for it."""
+    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
+    one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))
+    ann = await connect(nodes, "one", version)
+    await asyncio.to_thread(ann.subscribe, "a/#", qos=2)
+    await publish_all(nodes.brokers["one"], "a/1", [b"released", b"flies"], qos=2)
+    released, flies = [await asyncio.to_thread(ann.expect, PUBLISH) for _ in range(2)]
+    await asyncio.to_thread(ann.send, acknowledge(PUBREC, released.packet_id))
+    await asyncio.to_thread(partial(ann.expect, PUBREL, packet_id=released.packet_id))
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.cut.add(one)
+    await until(lambda: home(nodes, "two") == two, "it is taken over")
+    await publish_all(nodes.brokers["two"], "a/1", [b"elsewhere"], qos=2)
+    nodes.links.cut.clear()
+    await until(lambda: {home(nodes, name) for name in ("one", "two")} == {one}, "it is where it was")
+    assert nodes.keepers["one"].moves.contests.counts["cluster_sessions_kept"] == 1
+    elsewhere = await asyncio.to_thread(ann.expect, PUBLISH)
+    assert (elsewhere.payload, elsewhere.dup) == (b"elsewhere", False)
+    await asyncio.to_thread(ann.send, acknowledge(PUBCOMP, released.packet_id))
+    for each in (flies, elsewhere):
+        await asyncio.to_thread(ann.send, acknowledge(PUBREC, each.packet_id))
+        await asyncio.to_thread(partial(ann.expect, PUBREL, packet_id=each.packet_id))
+        await asyncio.to_thread(ann.send, acknowledge(PUBCOMP, each.packet_id))
+    await until(lambda: nodes.keepers["two"].conversion.epoch("ann") is None, "two has forgotten it")
+    await publish_all(nodes.brokers["one"], "a/1", [b"again"])
+    again = await asyncio.to_thread(ann.expect, PUBLISH)
+    assert again.payload == b"again"
+    await asyncio.to_thread(ann.send, acknowledge(PUBACK, again.packet_id))
+    await asyncio.to_thread(ann.expect_nothing)
+    await until(lambda: nodes.count("one", "entry") == nodes.count("two", "entry") == 0)
+    await until(lambda: nodes.agree("one", "two"))
+
+
+async def test_a_client_that_has_come_to_the_other_side_goes_on_there(nodes: Nodes) -> None:
+    """Also where it is connected to both, and has come there when the session was taken already."""
+    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
+    one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))
+    ann = await connect(nodes, "one")
+    await until(lambda: home(nodes, "two") == one)
+    nodes.links.cut.add(one)
+    await until(lambda: home(nodes, "two") == two, "it is taken over")
+    there = await connect(nodes, "two")
+    nodes.links.cut.clear()
+    await asyncio.to_thread(ann.expect_closed, 0x9C)
+    await until(lambda: {home(nodes, name) for name in ("one", "two")} == {two})
+    await asyncio.to_thread(there.ping)
+
+
+async def go_elsewhere(nodes: Nodes) -> None:
+    """As `split`, and another connection of ann's comes and goes on two."""
+    one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))
+    await until(lambda: home(nodes, "two") == one)
+    nodes.links.cut.add(one)
+    await until(lambda: home(nodes, "two") == two, "it is taken over")
+    there = await connect(nodes, "two")
+    await asyncio.to_thread(there.disconnect)
+    nodes.links.cut.clear()
+
+
 @pytest.mark.parametrize("version", [4, 5])
 async def test_a_client_is_told_to_come_again_not_that_it_came_elsewhere(nodes: Nodes, version: int) -> None:
     await nodes.meet("one", "two", suspect_s=SUSPECT_S)
-    ann = await asyncio.to_thread(
-        partial(connected, nodes.brokers["one"], version, client_id="ann", **kept(version))
-    )
+    ann = await connect(nodes, "one", version)
     await asyncio.to_thread(ann.subscribe, "a/#", qos=1)
-    await split(nodes)
+    await go_elsewhere(nodes)
     await asyncio.to_thread(ann.expect_closed, *([0x9C] if version == 5 else []))
 
 
@@ -83,7 +150,7 @@ async def test_our_own_client_comes_back_by_itself(nodes: Nodes) -> None:
     one = nodes.brokers["one"]
     async with client(one, "ann") as ann:
         await ann.subscribe("a/#", qos=1)
-        await split(nodes)
+        await go_elsewhere(nodes)
         await until(lambda: home(nodes, "one") == nodes.keepers["one"].node.incarnation)
         await until(lambda: nodes.keepers["one"].moves.counts["cluster_sessions_taken"] == 1, "it came back")
         async with client(one, "bob") as bob:

@@ -231,11 +231,14 @@ class History:
         )
 
     def explain(self, failure: Failure) -> str:
-        """The events that concern a failure's message and the broker, and its client's connections."""
+        """The events that concern a failure's message and the broker, and the connections of its client and
+        the message's publisher.
+        """
         lines = []
+        concerned = {failure.client, failure.message.publisher if failure.message is not None else ""}
         for number, (at_s, who, what, message) in enumerate(self.events, 1):
             of_message = message is not None and message is failure.message
-            of_client = message is None and who == failure.client and not what.startswith("got PUB")
+            of_client = message is None and who in concerned and not what.startswith("got PUB")
             if of_message or of_client or who.startswith("broker"):
                 lines.append(f"    {number:7} {at_s:8.3f} s  {who}: {what}")
         if len(lines) > SHOWN_MAX:

@@ -149,7 +149,7 @@ class Clients:
         for each in subscribers:
             for packet_id, payload in each.unreleased.items():
                 text = f"no PUBREL for packet {packet_id}, whose PUBREC was sent"
-                self.history.fail("stalled", text, self.course.find(payload), each.client_id)
+                self.history.fail("unreleased", text, self.course.find(payload), each.client_id)
 
 
 class Run:

@@ -19,7 +19,7 @@ that did not know of each other. For these the rules below give the same outcome
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from tidemq.cluster import operations as ops
 from tidemq.cluster.operations import GROUP, SESSION, Owner, Stamp, packet_id_of
 from tidemq.cluster.records import Record, read_run, run_of
 from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Session, Subscription
+from tidemq.cluster.sessions import flights_of
 from tidemq.cluster.vectors import Dot, Vector, has_seen
 
 FORKS_MAX = 100_000  # that are remembered; an older one that brings more rows is counted again
@@ -40,13 +41,13 @@ def _waiting(entry: Entry) -> Entry:
 
 class Applier:
     """Applies records to rows. `counts`: what was met, by name. `home`: clients of whose entries the caller
-    is told (`added`, `removed`) also where many are changed together.
+    is told (`added`, `removed`) also where many are changed together, with their sessions' epochs.
     """
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self.counts: Counter[str] = Counter()
-        self.home: Container[str] = ()
+        self.home: Mapping[str, Stamp] = {}
         self.added: list[tuple[Owner, Stamp]] = []  # entries that came since the caller took this
         self.removed: list[tuple[Owner, Stamp, Entry]] = []  # and that went
         self.retained: list[str] = []  # topics
@@ -55,6 +56,7 @@ class Applier:
         self.visited: list[str] = []  # of these, clients that have been connected there
         self.forks: list[str] = []  # clients whose sessions two nodes have had, whichever goes on
         self.subscriptions: list[tuple[str, str]] = []  # of whom, to which filters
+        self.overruled: dict[str, ops.PutSession] = {}  # of `home`, as they were before that
         self._messages: dict[Stamp, bytes] = {}
         self._runs: list[ops.Run] = []  # of this record, whose messages are not among these
         self._forks: dict[str, Dot] = {}  # by client: what went on, of forks that were counted
@@ -258,6 +260,8 @@ class Applier:
             return
         row = replace(op, flights=())
         if before is None or before.row.epoch != op.epoch:
+            if before is not None and not self._own and self.home.get(op.client) == before.row.epoch:
+                self.overruled[op.client] = replace(before.row, flights=flights_of(rows, op.client))
             self._set_flights(op)
         else:
             same = before.row

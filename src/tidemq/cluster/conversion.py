@@ -8,7 +8,7 @@ the sessions that it has.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from tidemq.cluster import operations as ops
@@ -99,8 +99,8 @@ class Conversion:
                 self._owners.pop(number, None)
 
     @property
-    def home(self) -> Container[str]:
-        """The clients whose sessions the engine has."""
+    def home(self) -> Mapping[str, Stamp]:
+        """The clients whose sessions the engine has, with the epochs of these."""
         return self._epochs
 
     def owner(self, number: int) -> Owner | None:

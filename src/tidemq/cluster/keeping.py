@@ -171,7 +171,7 @@ class ClusterKeeper(Keeper):
         """Counters of all its parts."""
         node, moves = self.node, self.moves
         of_node = (self.exchange, self.conversion, node.incoming, node.applier)
-        parts = (moves, moves.departures, self.shared, self.membership, *of_node)
+        parts = (moves, moves.departures, moves.contests, self.shared, self.membership, *of_node)
         return [self.counts, *(each.counts for each in parts)]
 
     def _begin_node(self, incarnation: int, boot: int, nonce: int) -> None:

@@ -26,7 +26,7 @@ import itertools
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING
 
 from tidemq.cluster import operations as ops
 from tidemq.cluster.adoption import Adoption
+from tidemq.cluster.contests import Contests
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.departures import GONE, KEPT, LATE, YIELD, Departures
 from tidemq.cluster.forms import decode, encode
@@ -103,6 +104,7 @@ class Moves:
         self._told_at = now
         self._sharing = node.sharing
         self.departures = Departures(node, conversion, access, links, write, self._changed.append)
+        self.contests = Contests(node, conversion, access, self.departures, write, self.share)
         self.reunions = Reunions(node, links)
         self.orphans = Orphans(
             node,
@@ -480,20 +482,6 @@ class Moves:
         number = self._conversion.number(Owner(SESSION, client))
         if number:
             self._access.expect_doubles(number, self._sharing.for_s)
-
-    def doubt(self, clients: Iterable[str]) -> None:
-        """Clients whose sessions are here, and who have been connected to another node that had them, too."""
-        rows, changed = self._node.rows, []
-        for client in clients:
-            session = rows.sessions.get(client, None)
-            if session is not None and self._is_here(client) and not session.row.unasked:
-                changed.append(replace(session.row, unasked=True))
-        if changed:
-            self._write([*changed])
-        for row in changed:
-            number = self._conversion.number(Owner(SESSION, row.client))
-            if number:
-                self._access.clear_identifiers(number)
 
     def _is_here(self, client: str) -> bool:
         """Whether the session that all know is the one that this node's engine has."""

@@ -22,19 +22,23 @@ def connect(rows: Rows, wish: PutSession, *, clean: bool, asked: bool) -> PutSes
     before = rows.sessions.get(wish.client, None)
     if before is None or clean:
         return replace(wish, begins=True, next_sequence=0)
-    flights = tuple(
-        Flight(message_id, entry.sequence, entry.released)
-        for message_id, entry in rows.in_flight(wish.client)
-        if rows.shown(Owner(SESSION, wish.client), entry)
-    )
     known = asked or before.row.home == wish.home
     return replace(
         wish,
         begins=False,
         next_sequence=before.row.next_sequence + (0 if known else FURTHER),
         received=before.row.received,
-        flights=flights,
+        flights=flights_of(rows, wish.client),
         unasked=before.row.unasked or not known,
+    )
+
+
+def flights_of(rows: Rows, client: str) -> tuple[Flight, ...]:
+    """What is in flight to a client."""
+    return tuple(
+        Flight(message_id, entry.sequence, entry.released)
+        for message_id, entry in rows.in_flight(client)
+        if rows.shown(Owner(SESSION, client), entry)
     )
 
 

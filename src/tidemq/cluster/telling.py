@@ -55,8 +55,9 @@ class Telling:
 
     def tell(self) -> None:
         """All that was changed since the last time."""
-        applier = self._applier
-        self._moves.doubt(dict.fromkeys(applier.visited))  # where that cannot be stored all is told later
+        applier, contests = self._applier, self._moves.contests
+        contests.keep_connected(time.monotonic())  # where it cannot be stored all is told later; and doubts
+        contests.doubt(dict.fromkeys(applier.visited))
         added, removed, topics, clients = applier.added, applier.removed, applier.retained, applier.sessions
         subscriptions, forked = applier.subscriptions, applier.forked
         self.forget()

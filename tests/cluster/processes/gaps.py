@@ -169,23 +169,35 @@ def _it_was_under_way_in_a_split(history: History, failure: Failure) -> bool:
     )
 
 
+def _it_was_sent_to_both_sides(history: History, failure: Failure) -> bool:
+    """Whether a QoS 2 message that was under way in a split went to both sides, to the first before it."""
+    message = failure.message
+    return (
+        message is not None
+        and message.qos == 2
+        and _it_was_under_way_in_a_split(history, failure)
+        and any(each.is_crossed(history.brokers_of(message)) for each in history.splits)
+    )
+
+
 GAPS = (
     Gap("**QoS 2 while a node ends**", ("disorder",), _a_node_ended),
     Gap("**QoS 2 of a node that is killed**", ("twice", "disorder"), _its_node_was_killed),
     Gap("**QoS 2 to a session that ends**", ("stray", "quality"), _it_was_under_way_as_its_session_ended),
     Gap(
         "**A session that ends while a node is not there**",
-        ("session back", "stray", "quality", "twice", "repeated", "stalled", "came back"),
+        ("session back", "stray", "quality", "twice", "repeated", "stalled", "unreleased", "came back"),
         _its_session_ended,
     ),
     Gap("**UNSUBSCRIBE soon after a session has moved**", ("stray", "quality"), _its_session_moved),
     Gap("**Order where a clock is set**", ("retained", "disorder"), _a_clock_was_set),
     Gap(
         "**Splits**",
-        ("twice", "repeated", "disorder", "identifier", "flow", "session back", "session lost"),
+        ("twice", "repeated", "disorder", "identifier", "flow", "unreleased", "session back", "session lost"),
         _it_was_on_both_sides,
     ),
     Gap("**Splits**", ("disorder",), _it_was_under_way_in_a_split),
+    Gap("**Splits**", ("twice",), _it_was_sent_to_both_sides),
     # it is a split: sessions are served on both sides
     Gap(
         "**A node whose process stands still**",
@@ -196,6 +208,7 @@ GAPS = (
             "identifier",
             "flow",
             "stalled",
+            "unreleased",
             "stray",
             "session back",
             "came back",

@@ -64,6 +64,7 @@ class Engine:
         self._asked_for: deque[Callable[[], None]] = deque()
         self._releasing: deque[Callable[[], None]] = deque()  # of which something is open, perhaps
         self._sessions: dict[str, Stored] = {}
+        self._adopted: set[str] = set()  # clients whose sessions are on their way into it
         self._removing: Counter[str] = Counter()  # ends of sessions that are not answered yet
         self._numbers = 0
         self._clock = self._lead_ns = 0
@@ -329,9 +330,13 @@ class Engine:
         self._do(partial(self._end_visit, client.decode(), drives_away=False))
         return self.release(client, keep=True)
 
+    def is_online(self, client: bytes) -> bool:
+        session = self._sessions.get(client.decode())
+        return session is not None and session.visit is not None
+
     def release(self, client: bytes, *, keep: bool = False) -> bool:
         name = client.decode()
-        if name not in self._sessions and not self._removing[name]:
+        if name not in self._sessions and not self._removing[name] and name not in self._adopted:
             return False
         self._do(partial(self._release, name, keep))
         return True
@@ -399,10 +404,12 @@ class Engine:
         if doubles_s:
             marks = {(origin, reactor): clock for origin, reactor, clock in taken}
             session.doubles = Doubles(self._now() + doubles_s, marks, set(recent))
+        self._adopted.add(session.client)
         self._do(partial(self._arrive, session, filters))
         return []
 
     def _arrive(self, session: Stored, filters: list[str]) -> None:
+        self._adopted.discard(session.client)
         here = session.client not in self._sessions and not self._removing[session.client]
         if here:
             self._sessions[session.client] = session

@@ -7,6 +7,7 @@ from tidemq.engine.state.section cimport StoredRows
 cdef class StoreAccess:
     cdef Engine engine
     cdef Columns* columns            # filled for one batch after the other
+    cdef set adopted                 # clients whose sessions may not be in the registry yet
     cdef unsigned char stream_marks[64]   # the address of one stands for the stream in the subscription index
     cdef unsigned int stream_count        # so many were ever added
     cdef object _check(self)

@@ -15,7 +15,7 @@ from cython.cimports.libcpp.string_view import string_view
 from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.clock import clock_ns
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
-from cython.cimports.tidemq.engine.base.system import RELAXED, store_int
+from cython.cimports.tidemq.engine.base.system import ACQUIRE, RELAXED, load_u64, store_int
 from cython.cimports.tidemq.engine.door.columns import CapturedRows, Columns, captured_rows
 from cython.cimports.tidemq.engine.door.conversion import string_of
 from cython.cimports.tidemq.engine.door.dismantling import settle_all_mail
@@ -77,7 +77,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_TAKEN,
     Mail,
 )
-from cython.cimports.tidemq.engine.state.reactor import Common
+from cython.cimports.tidemq.engine.state.reactor import Common, Reactor
 from cython.cimports.tidemq.engine.state.section import StoredRows
 from cython.cimports.tidemq.engine.state.wall_clock import raise_ids
 from cython.cimports.tidemq.wire.protocol import Span, span_of
@@ -97,6 +97,7 @@ class StoreAccess:
         self.engine = engine
         owner: unique_ptr[Columns] = make_unique[Columns]()
         self.columns = owner.release()
+        self.adopted = set()
 
     def __dealloc__(self) -> None:
         del self.columns
@@ -180,7 +181,10 @@ class StoreAccess:
         """What there is to be done for the reactors, after at most ``timeout_s``; None: nothing will come.
         ``described``: as what was done, not as writes.
         """
-        return wait_for_work(self.engine.common, timeout_s, described)
+        work: StoreWork = wait_for_work(self.engine.common, timeout_s, described)
+        if work is not None:
+            self.adopted.difference_update(client_id for client_id, _ in work.arrived)
+        return work
 
     def poke(self) -> None:
         """Ends the wait of ``take_work``, with nothing where there is nothing; from any thread."""
@@ -307,6 +311,23 @@ class StoreAccess:
         """
         return self._send_away(client_id, LOSE)
 
+    def is_online(self, client_id: bytes) -> bool:
+        """Whether a session's client is connected at this moment, and has it."""
+        self._check_running()
+        common: cython.pointer[Common] = self.engine.common
+        named: string = client_id
+        lock(cython.address(common.registry_lock))
+        known = common.registry.find(string_view(named.data(), named.size()))
+        online: cython.bint = known != common.registry.end() and (
+            load_u64(
+                cython.cast(cython.pointer[uint64_t], cython.address(dereference(known).second.connection)),
+                ACQUIRE,
+            )
+            != 0
+        )
+        unlock(cython.address(common.registry_lock))
+        return online
+
     def take_back(self, client_id: bytes) -> None:
         """A session that was handed over, and that nobody has taken, is its client's again. A client that is
         let in afterwards finds it so.
@@ -317,21 +338,23 @@ class StoreAccess:
         self._check_running()
         common: cython.pointer[Common] = self.engine.common
         named: string = client_id
-        reactor: cython.int = -1
+        reactor: cython.pointer[Reactor] = cython.NULL
         lock(cython.address(common.registry_lock))
         known = common.registry.find(string_view(named.data(), named.size()))
         if known != common.registry.end():
-            reactor = dereference(known).second.reactor
+            reactor = common.reactors[dereference(known).second.reactor]
         elif common.removals.count(named):
-            reactor = common.removals[named].reactor
+            reactor = common.reactors[common.removals[named].reactor]
         unlock(cython.address(common.registry_lock))
-        if reactor < 0:
+        if reactor == cython.NULL and client_id in self.adopted:
+            reactor = reactor_for(common, client_id)  # where the mail before this has it
+        if reactor == cython.NULL:
             return False
         mail: Mail = new_mail(MAIL_RELEASE)
         mail.reason = how
         mail.letter = new_letter()
         mail.letter.text = string_of(client_id)
-        post_directly(common.reactors[reactor], cython.address(mail))
+        post_directly(reactor, cython.address(mail))
         return True
 
     def give(self, group: str, row: tuple, token: int) -> bool:
@@ -432,6 +455,7 @@ class StoreAccess:
         expect_doubles(arrival, cython.cast(int64_t, doubles_s * 1000), taken, recent)
         mail: Mail = new_mail(MAIL_ADOPT)
         mail.pointer = arrival
+        self.adopted.add(client_id)
         post_directly(reactor_for(common, client_id), cython.address(mail))
         return unreadable
 
