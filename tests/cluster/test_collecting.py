@@ -178,6 +178,39 @@ def test_so_many_records_of_the_own_log_are_deleted_in_one_batch(
     assert found == [(11, 15), (21, 5), (26, 0), (26, 0)]
 
 
+@pytest.mark.parametrize("fails_at", range(9))
+def test_what_a_batch_that_failed_would_have_deleted_is_deleted_later(
+    monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    """Removals, tombstones, an ended session, records: nothing of these stays until the node starts again."""
+    for name in ("LOOKED_AT_ONCE", "REMOVALS_AT_ONCE"):
+        monkeypatch.setattr(f"tidemq.cluster.stability.{name}", 10)
+    rows = WrittenRows()
+    node = make_node(0, 1, rows)
+    for client, owner in (("ann", ANN), ("bob", BOB)):
+        begin(node, client)
+        shared = [node.stamp() for _ in range(12)]
+        for each in shared:
+            payload = ops.Payload(each, make_message("a/1", b"x"))
+            do(node, payload, ops.Add(owner, each, 0, 1, 1, 0, shared=True))
+        for each in shared:
+            do(node, ops.Remove(owner, each))
+        add(node, owner, 12)
+        end(node, client)
+    for number in range(12):
+        do(node, ops.Clear(f"gone/{number}", node.stamp()))
+    for tidies in range(40):
+        node.tidy()
+        if tidies == fails_at:
+            rows.discard()
+            node.tidy_again()
+        else:
+            rows.take_changes()
+    kinds = (rows.removed, rows.gone, rows.retained, rows.ends, rows.entries, rows.payloads)
+    assert [len(list(each.all())) for each in kinds] == [0] * len(kinds)
+    assert len(rows.log.of(1)) == 0
+
+
 def test_what_an_ended_session_has_left_is_not_looked_through_at_each_message_of_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

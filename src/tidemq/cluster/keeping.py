@@ -503,8 +503,7 @@ class ClusterKeeper(Keeper):
         """From now on this node is as the one that has given it all was then."""
         self._store.write([(FAMILY, UNFINISHED, None)], sync=True)
         self._taker = None
-        own = self.node.own
-        self._begin_node(own.incarnation, own.boot, own.nonce)
+        self._begin_node(self.node.own.incarnation, self.node.own.boot, self.node.own.nonce)
         self._access.refuse(0)
         _log.warning("this node has taken over %d rows", rows)
 
@@ -593,6 +592,7 @@ class ClusterKeeper(Keeper):
             self.went_on_s = now
         except StoreError as error:
             self.rows.discard()
+            self.node.tidy_again()
             self._report("what other nodes did cannot be stored", error)
             time.sleep(RETRY_S)
         if self.inbox or self.node.incoming.is_ready:

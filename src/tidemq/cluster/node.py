@@ -179,6 +179,11 @@ class Node:
             self._collected = stable
             self._is_held = self.stability.collect(stable, self.sharing)
 
+    def tidy_again(self) -> None:
+        """The batch with what `tidy` has deleted may not be stored."""
+        self.stability.begin_anew()
+        self._is_held = True
+
     def record(self, incarnation: int, number: int) -> bytes | None:
         """A record of its own log, for a node that lacks it."""
         return self.rows.log.get(incarnation, number)

@@ -89,6 +89,7 @@ class Stability:
         for number, text in sorted(rows.log.of(own)):
             self.log_size.add(number, len(text))
         self.first = self.log_size.first or applied + 1  # of the own log
+        self._first_before = self.first  # as it was before the last `collect`
 
     def hear(self, member: int, number: int, vector: Vector) -> None:
         """A member has made records up to this number, and applied these."""
@@ -121,6 +122,7 @@ class Stability:
         node's log. Of sessions that are `moving` this node itself may be about to add what has been removed.
         Whether there is anything that is to be deleted later.
         """
+        self._first_before = self.first
         if self._round is None:
             self._round = _Round(stable, self._rows)
         now = self._round
@@ -132,6 +134,12 @@ class Stability:
             return True
         self._round = None
         return now.holds or now.began != stable or not is_trimmed
+
+    def begin_anew(self) -> None:
+        """What `collect` has deleted last may not be stored: all of it is looked at once more."""
+        self._round = None
+        self._looked.clear()
+        self.first = self._first_before
 
     def _collect_removals(self, now: _Round, stable: Vector, moving: Container[str]) -> None:
         if not now.removals_over:
