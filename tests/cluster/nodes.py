@@ -57,6 +57,11 @@ class WrittenRows(StoredRows):
         return writes
 
 
+def begun(client: str, epoch: Stamp, home: int = 1) -> PutSession:
+    """A session that begins with a CONNECT."""
+    return PutSession(client, epoch, home, True, 0, 60, 0, 0, 0, -1, connected=epoch)
+
+
 class Actor:
     """A broker without clients: each act is one batch. `published`: ids and messages that any node has given,
     of which others may add one again, in doubt whether it was.
@@ -84,9 +89,12 @@ class Actor:
         return self._choose.choice(mine) if mine else None
 
     def _connect(self) -> list[Operation]:
-        wish = PutSession(
-            self._choose.choice(CLIENTS), self.node.stamp(), self.node.incarnation, False, 0, 60, 0, 0, 0, -1
-        )
+        client, epoch = self._choose.choice(CLIENTS), self.node.stamp()
+        wish = PutSession(client, epoch, self.node.incarnation, False, 0, 60, 0, 0, 0, -1, connected=epoch)
+        before = self.node.rows.sessions.get(client, None)
+        if before is not None and self._choose.random() < 0.4:  # it is taken without its client
+            taken = replace(wish, connected=before.row.connected)
+            return [connect(self.node.rows, taken, clean=False, asked=self._choose.random() < 0.5)]
         clean = self._choose.random() < 0.3
         begun: list[Operation] = [
             connect(self.node.rows, wish, clean=clean, asked=self._choose.random() < 0.5)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster.nodes import START_NS, make_message, make_node
+from cluster.nodes import START_NS, begun, make_message, make_node
 from cluster.test_host import Cluster, client, publish, receive
 from cluster.test_membership import LATE_S, membership_of, three_nodes, written
 from cluster.test_status import run, states
@@ -19,7 +19,7 @@ from tidemq.broker import Broker
 from tidemq.cluster import operations as ops
 from tidemq.cluster.membership import SAID_S, SILENT_S, Patience, struck_word
 from tidemq.cluster.node import Node
-from tidemq.cluster.operations import SESSION, Clear, Owner, PutSession, Stamp, Strike
+from tidemq.cluster.operations import SESSION, Clear, Owner, Stamp, Strike
 from tidemq.cluster.rejoining import begin_anew_if_due, note_struck_off
 from tidemq.cluster.stored_rows import StoredRows
 from tidemq.errors import ClusterError
@@ -163,7 +163,7 @@ class Stored:
 
 def test_only_what_nobody_else_has_is_put_aside_and_all_else_removed() -> None:
     stored = Stored()
-    stored.do(PutSession("ann", stored.node.stamp(), 1, True, 0, 60, 0, 0, 0, -1))
+    stored.do(begun("ann", stored.node.stamp()))
     stored.add(b"known")
     known = stored.rows.vector
     kept, gone = stored.add(b"kept"), stored.add(b"gone")

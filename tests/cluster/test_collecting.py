@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from cluster.nodes import WrittenRows, make_message, make_node
+from cluster.nodes import WrittenRows, begun, make_message, make_node
 
 from tidemq.cluster import operations as ops
 from tidemq.cluster.memory_rows import MemoryRows
 from tidemq.cluster.node import Node
-from tidemq.cluster.operations import SESSION, Owner, PutSession, Stamp
+from tidemq.cluster.operations import SESSION, Owner, Stamp
 from tidemq.cluster.rows import Entry, Rows
 from tidemq.cluster.stored_rows import EntryLayout
 from tidemq.cluster.vectors import Dot
@@ -32,7 +32,7 @@ def do(node: Node, *operations: ops.Operation) -> None:
 
 
 def begin(node: Node, client: str) -> None:
-    do(node, PutSession(client, node.stamp(), 1, True, 0, 60, 0, 0, 0, -1))
+    do(node, begun(client, node.stamp()))
 
 
 def end(node: Node, client: str) -> None:

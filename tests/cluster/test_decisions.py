@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from dataclasses import replace
 from typing import Any
@@ -28,7 +27,6 @@ from tidemq.cluster.memory_rows import MemoryRows
 from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession, Run, Stamp
 from tidemq.cluster.promises import DEGRADED_S, UNDER_WAY_MAX, Kept, Promises
 from tidemq.cluster.records import LAYOUTS, NO_DIGEST, Layout, Record, parse_record, read_run
-from tidemq.cluster.sessions import FURTHER, connect
 from tidemq.cluster.vectors import Dot, covers, has_seen, raised
 from tidemq.errors import ClusterError
 from tidemq.store.checksums import crc32c
@@ -270,7 +268,9 @@ def test_a_record_has_what_its_format_has(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(LAYOUTS, 2, LAYOUTS[1])
     monkeypatch.setitem(LAYOUTS, 1, Layout(first))
     flights = (ops.Flight(Stamp(1, 1), 1, False),)
-    session = PutSession("ann", Stamp(1, 1), 1, False, 0, 60, 0, 0, 0, -1, flights=flights, unasked=True)
+    session = PutSession(
+        "ann", Stamp(1, 1), 1, False, 0, 60, 0, 0, 0, -1, flights=flights, unasked=True, connected=Stamp(1, 1)
+    )
     strike = Record(Dot(1, 1), NO_DIGEST, 5, {}, (ops.Strike(3, "n3"),))
     for record in (strike, replace(strike, operations=(session,))):
         assert record.format == 2
@@ -406,59 +406,6 @@ def test_two_nodes_of_one_incarnation_are_noticed_by_their_records() -> None:
         incoming.receive(second.encoded)
 
 
-# --- sessions ----------------------------------------------------------------------------------
-
-
-def test_a_session_goes_on_with_what_it_has_and_far_beyond_where_its_node_was_not_asked() -> None:
-    node = make_node(0, 2)
-    owner, message_id = Owner(SESSION, "ann"), Stamp(7, 1)
-    wish = PutSession("ann", Stamp(1, 2), 2, False, 0, 60, 0, 0, 0, -1)
-    begun = connect(node.rows, wish, clean=False, asked=False)
-    assert (begun.begins, begun.next_sequence, begun.flights) == (True, 0, ())
-    node.write([begun, ops.Receive("ann", wish.epoch, 3)])
-    node.write([ops.Payload(message_id, b"m"), ops.Add(owner, message_id, 0, 2, 1, 0)])
-    node.write([ops.Send(owner, wish.epoch, message_id, 4), ops.Release(owner, wish.epoch, message_id)])
-    again = replace(wish, epoch=Stamp(9, 1), home=1)
-    for asked, next_sequence in ((True, 5), (False, 5 + FURTHER)):
-        went_on = connect(node.rows, again, clean=False, asked=asked)
-        assert (went_on.begins, went_on.received) == (False, (3,))
-        assert went_on.flights == (ops.Flight(message_id, 4, True),)
-        assert (went_on.next_sequence, went_on.unasked) == (next_sequence, not asked)
-    assert connect(node.rows, replace(again, home=2), clean=False, asked=False).next_sequence == 5
-    assert connect(node.rows, again, clean=True, asked=True).begins
-
-
-def test_that_a_home_was_not_asked_is_known_as_long_as_the_session_lives() -> None:
-    """Whatever its engine says of it under that epoch, and where it goes on."""
-    node = make_node(0, 2)
-    wish = PutSession("ann", Stamp(1, 1), 1, False, 0, 60, 0, 0, 0, -1)
-    node.write([connect(node.rows, wish, clean=False, asked=True)])
-    taken = replace(wish, epoch=Stamp(2, 2), home=2)
-    node.write([connect(node.rows, taken, clean=False, asked=False)])
-    node.write([taken])
-    again = replace(wish, epoch=Stamp(3, 1))
-    assert connect(node.rows, again, clean=False, asked=True).unasked
-    assert not connect(node.rows, again, clean=True, asked=True).unasked
-
-
-def test_each_of_several_takeovers_begins_far_from_all_others() -> None:
-    """As where one split follows another: packet identifiers are places, modulo 65,535."""
-    node, begins = make_node(0, 2), []
-    wish = PutSession("ann", Stamp(1, 2), 2, False, 0, 60, 0, 0, 0, -1)
-    node.write([connect(node.rows, wish, clean=False, asked=False)])
-    for takeover in range(8):
-        home = 1 + takeover % 2
-        wish = replace(wish, epoch=Stamp(2 + takeover, home), home=home)
-        went_on = connect(node.rows, wish, clean=False, asked=False)
-        node.write([went_on])
-        begins.append(went_on.next_sequence % 65_535)
-    for count, apart in ((3, 15_000), (8, 5_000)):
-        assert all(
-            apart < (one - other) % 65_535 < 65_535 - apart
-            for one, other in itertools.combinations(begins[:count], 2)
-        )
-
-
 def test_what_is_added_needs_its_payload() -> None:
     node, add = make_node(0, 2), ops.Add(Owner(SESSION, "ann"), Stamp(7, 1), 0, 2, 1, 0)
     with pytest.raises(ClusterError, match="without its payload"):
@@ -504,7 +451,7 @@ def test_what_two_sides_add_of_which_one_does_not_know_of_the_other_is_on_all_no
     """
     one, two, three = (make_node(index, 3) for index in range(3))
     owner, epoch = Owner(SESSION, "ann"), one.stamp()
-    begun = PutSession("ann", epoch, 1, True, 0, 60, 0, 0, 0, -1)
+    begun = PutSession("ann", epoch, 1, True, 0, 60, 0, 0, 0, -1, connected=epoch)
     first = one.write([begun]).encoded
     two.receive(first)
     three.receive(first)
@@ -541,7 +488,8 @@ def test_a_message_of_an_ended_session_that_another_node_adds_later_is_told_as_n
         ops.Payload(message_id, b"m"),
         ops.Add(owner, message_id, 0, 1, 1, 0, shared=True),
     ]
-    begun = PutSession("ann", one.stamp(), 1, True, 0, 60, 0, 0, 0, -1)
+    epoch = one.stamp()
+    begun = PutSession("ann", epoch, 1, True, 0, 60, 0, 0, 0, -1, connected=epoch)
     two.receive(one.write([begun]).encoded)
     one.write(added)
     one.write([ops.EndSession("ann", begun.epoch), replace(begun, epoch=one.stamp())])
@@ -559,7 +507,7 @@ def test_what_a_session_gets_in_the_batch_in_which_it_begins_is_its_own(ends: bo
     owner, old = Owner(SESSION, "ann"), Stamp(1, 1)
 
     def begin(epoch: Stamp) -> PutSession:
-        return PutSession("ann", epoch, 1, True, 0, 60, 0, 0, 0, -1)
+        return PutSession("ann", epoch, 1, True, 0, 60, 0, 0, 0, -1, connected=epoch)
 
     def message(clock: int) -> list[ops.Operation]:
         return [ops.Payload(Stamp(clock, 1), b"m"), ops.Add(owner, Stamp(clock, 1), 0, 1, 9, 0, False)]

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from cluster.nodes import START_NS, WrittenRows, make_message
+from cluster.nodes import START_NS, WrittenRows, begun, make_message
 
 from tidemq.cluster import operations as ops
 from tidemq.cluster.conversion import Conversion
@@ -68,7 +68,7 @@ def test_whom_two_nodes_name_gets_one(converting: Converting) -> None:
 
 def test_who_is_here_as_well_gets_one(converting: Converting) -> None:
     converting.rows.owners.add(ANN, 7)
-    converting.conversion.know(7, ANN, FIRST)
+    converting.conversion.know(7, ANN, begun("ann", FIRST))
     message = make_message("a", b"x")
     described = row(b"ann", FIRST, message), row("böb".encode(), FIRST), row(7, FIRST)
     assert converting.added(*described) == [(BOB, FIRST), (ANN, FIRST)]
@@ -77,7 +77,7 @@ def test_who_is_here_as_well_gets_one(converting: Converting) -> None:
 
 def test_of_who_has_come_meanwhile_the_engine_is_told(converting: Converting) -> None:
     converting.rows.owners.add(ANN, 7)
-    converting.conversion.know(7, ANN, FIRST)
+    converting.conversion.know(7, ANN, begun("ann", FIRST))
     assert converting.added(row(b"ann", SECOND, make_message("a", b"x"))) == [(ANN, SECOND)]
     assert converting.conversion.came == [(ANN, SECOND)]
 

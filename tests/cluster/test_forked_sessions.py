@@ -140,7 +140,9 @@ async def test_a_session_whose_client_went_from_the_one_side_to_the_other_has_fo
 def write(node: Node, time: int, *, begins: bool = False, client_id: str = "ann") -> bytes:
     """The record of a CONNECT."""
     epoch = Stamp(time, node.incarnation)
-    record = node.write([PutSession(client_id, epoch, node.incarnation, begins, 0, 60, 0, 0, 0, -1)])
+    record = node.write(
+        [PutSession(client_id, epoch, node.incarnation, begins, 0, 60, 0, 0, 0, -1, connected=epoch)]
+    )
     node.rows.take_changes()
     return record.encoded
 

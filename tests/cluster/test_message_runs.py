@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from cluster.nodes import WrittenRows, make_message
+from cluster.nodes import WrittenRows, begun, make_message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,7 +69,9 @@ OTHERS = st.one_of(
     st.builds(ops.Release, OWNER, EPOCH, STAMP),
     st.builds(ops.Return, OWNER, EPOCH, STAMP),
     st.builds(
-        lambda client, epoch, begins: PutSession(client, epoch, 1, begins, 0, 60, 0, 0, 0, -1),
+        lambda client, epoch, begins: PutSession(
+            client, epoch, 1, begins, 0, 60, 0, 0, 0, -1, connected=epoch
+        ),
         st.sampled_from(CLIENTS),
         EPOCH,
         st.booleans(),
@@ -225,7 +227,7 @@ def test_what_ends_with_its_session_in_one_batch_is_out_of_sight(shared: bool) -
     rows, owner = WrittenRows(), Owner(SESSION, "ann")
     applier = Applier(rows)
     adds = message(Stamp(64, 1), [(owner, 1, 0, shared, ())])
-    session = PutSession("ann", Stamp(1, 1), 1, True, 0, 60, 0, 0, 0, -1)
+    session = PutSession("ann", Stamp(1, 1), 1, True, 0, 60, 0, 0, 0, -1, connected=Stamp(1, 1))
     records: list[list[Operation]] = [[session], adds, [replace(session, epoch=Stamp(2, 1))]]
     for number, operations in enumerate(records, 1):
         record = parse_record(Record(Dot(1, number), NO_DIGEST, 1, {}, tuple(operations)).encoded)
@@ -292,7 +294,7 @@ def test_what_an_engine_did_is_the_same_as_a_run(messages: list[Any], shared: st
                 rows.removed.put(owner, Stamp(clock << 6, 1), (Dot(2, 1),))
         rows.take_changes()
         for number, client in enumerate(("ann", "bob", "zoë", "eve"), 1):
-            made[-1].know(number, Owner(SESSION, client), Stamp(1, 1))
+            made[-1].know(number, Owner(SESSION, client), begun(client, Stamp(1, 1)))
         made[-1].know(5, Owner(GROUP, "$share/g/a"))
     described = describe(messages)
     together = singly(made[0].convert(described)[0])

@@ -20,6 +20,7 @@ from tidemq.cluster import departures, move_states, moves
 from tidemq.cluster.departures import YIELD, Departures
 from tidemq.cluster.exchange import RECORDS
 from tidemq.cluster.forms import encode
+from tidemq.cluster.move_states import clocks_of
 from tidemq.cluster.moves import ASK, DONE, SERVER_UNAVAILABLE, Moves
 
 MANY = 200
@@ -53,10 +54,9 @@ async def begin(nodes: Nodes, *names: str, who: str = "c", **identity: Any) -> N
     await until(lambda: nodes.agree(*names))
 
 
-def since(nodes: Nodes, name: str, who: str) -> int:
-    """The time since when a node has a session."""
-    epoch = nodes.ask(name, lambda keeper: keeper.conversion.epoch(who))
-    return int(epoch.clock)
+def since(nodes: Nodes, name: str, who: str) -> tuple[int, ...]:
+    """Since when a node has a session, as of `Come`."""
+    return clocks_of(nodes.ask(name, lambda keeper: keeper.conversion.rank(who)))
 
 
 async def test_what_the_old_home_takes_comes_before_what_is_published_later(nodes: Nodes) -> None:
@@ -304,10 +304,10 @@ async def test_a_word_of_an_earlier_move_ends_no_later_one(nodes: Nodes) -> None
     async with at(nodes, "three", "ann") as ann:
         assert is_present(ann)
     of_one = moves_of(nodes, "one")
-    nodes.ask("one", lambda keeper: keeper.moves.hear(DONE, two, encode("text Q Q*", "ann", before, [])))
+    nodes.ask("one", lambda keeper: keeper.moves.hear(DONE, two, encode("text Q* Q*", "ann", before, [])))
     assert "ann" not in of_one.departures._lingering
     now = since(nodes, "three", "ann")
-    nodes.ask("one", lambda keeper: keeper.moves.hear(DONE, three, encode("text Q Q*", "ann", now, [])))
+    nodes.ask("one", lambda keeper: keeper.moves.hear(DONE, three, encode("text Q* Q*", "ann", now, [])))
     assert "ann" in of_one.departures._lingering
     nodes.links.dropped.clear()
     await until(lambda: all(moves_of(nodes, name).is_quiet for name in nodes.keepers))

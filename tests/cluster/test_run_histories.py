@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from cluster.nodes import WrittenRows, make_message
+from cluster.nodes import WrittenRows, begun, make_message
 from cluster.test_message_runs import content, singly, written
 
 from tidemq.cluster import operations as ops
@@ -68,7 +68,8 @@ class History:
         begins = anew or self._choose.random() < 0.1
         received = tuple(self._choose.sample([1, 2, 7 << 16 | 3, (1 << 48) - 1 << 16 | 4], 2))
         times = (0, 60, 0, 0, 0, -1)
-        return [PutSession(client, self._epochs[client], 1, begins, *times, b"", received, flights)]
+        epoch = self._epochs[client]
+        return [PutSession(client, epoch, 1, begins, *times, b"", received, flights, connected=epoch)]
 
     def _end(self) -> list[Operation]:
         client = self._choose.choice(CLIENTS)
@@ -155,11 +156,6 @@ class History:
         if self._choose.random() < 0.6:
             return [ops.Remove(*one)]
         return [ops.Remove(owner, id_) for owner, id_ in dict.fromkeys(self._known) if id_ == one[1]]
-
-
-def session(client: str, epoch: Stamp) -> PutSession:
-    """A new one."""
-    return PutSession(client, epoch, 1, True, 0, 60, 0, 0, 0, -1)
 
 
 class Side:
@@ -308,7 +304,7 @@ def test_bytes_that_are_cut_or_changed_are_read_within_their_bounds() -> None:
         assert len(read_run(run.text)) == count
         sides = [Side(splits, ()) for splits in (False, True)]
         for side in sides:
-            sessions = tuple(session(client, Stamp(1, 1)) for client in ("ann", "bob"))
+            sessions = tuple(begun(client, Stamp(1, 1)) for client in ("ann", "bob"))
             records: list[tuple[Operation, ...]] = [sessions, (run,)]
             for number, operations in enumerate(records, 1):
                 side.apply(Record(Dot(1, number), NO_DIGEST, 1, {}, operations), own=True)

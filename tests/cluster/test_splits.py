@@ -125,6 +125,47 @@ async def test_a_client_that_has_come_to_the_other_side_goes_on_there(nodes: Nod
     await asyncio.to_thread(there.ping)
 
 
+async def test_a_client_that_has_come_back_to_its_side_stays_there(nodes: Nodes) -> None:
+    """Although the other side has taken its session later: without the client that is no CONNECT."""
+    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
+    one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))
+    before = await connect(nodes, "one")
+    await asyncio.to_thread(before.subscribe, "a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.cut.add(one)
+    ann = await connect(nodes, "one")
+    await until(lambda: home(nodes, "two") == two, "it is taken over")
+    await publish_all(nodes.brokers["two"], "a/1", [b"elsewhere"])
+    nodes.links.cut.clear()
+    await until(lambda: {home(nodes, name) for name in ("one", "two")} == {one}, "it is where its client is")
+    assert (await asyncio.to_thread(ann.expect, PUBLISH)).payload == b"elsewhere"
+    await until(lambda: nodes.keepers["two"].conversion.epoch("ann") is None, "two has forgotten it")
+    await asyncio.to_thread(ann.ping)
+
+
+@pytest.mark.parametrize("comes_to", ["", "one", "two"])
+async def test_a_session_that_its_client_has_ended_does_not_come_back(nodes: Nodes, comes_to: str) -> None:
+    """As the other side has taken it; unless the client has come there, which does not know of the end."""
+    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
+    one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))
+    ann = await connect(nodes, "one")
+    await asyncio.to_thread(ann.subscribe, "a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.cut.add(one)
+    await until(lambda: home(nodes, "two") == two, "it is taken over")
+    await asyncio.to_thread(partial(ann.disconnect, session_expiry=0))
+    await until(lambda: home(nodes, "one") == 0, "it has ended")
+    if comes_to:
+        await connect(nodes, comes_to)
+        await until(lambda: home(nodes, comes_to) != 0)
+    nodes.links.cut.clear()
+    await until(lambda: nodes.agree("one", "two"))
+    homes = {"": 0, "one": one, "two": two}
+    await until(lambda: {home(nodes, name) for name in ("one", "two")} == {homes[comes_to]})
+    filters = nodes.ask("one", lambda keeper: [each for each, _ in keeper.rows.filters("ann")])
+    assert filters == (["a/#"] if comes_to == "two" else [])
+
+
 async def go_elsewhere(nodes: Nodes) -> None:
     """As `split`, and another connection of ann's comes and goes on two."""
     one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))

@@ -52,7 +52,8 @@ def do(node: Node, *operations: Operation) -> bytes:
 
 
 def begin(node: Node, client: str) -> Operation:
-    wish = PutSession(client, node.stamp(), node.incarnation, False, 0, 60, 0, 0, 0, -1)
+    epoch = node.stamp()
+    wish = PutSession(client, epoch, node.incarnation, False, 0, 60, 0, 0, 0, -1, connected=epoch)
     return connect(node.rows, wish, clean=False, asked=True)
 
 
@@ -76,7 +77,12 @@ def live(rows: Rows) -> dict[str, Any]:
         row = session.row
         timed = (row.expiry_s, row.ends_at_ms, row.will_due_at_ms, row.will_delay_s, row.will_expiry_s)
         filters = [(name, each.options, each.subscription_id) for name, each in rows.filters(client)]
-        said[f"session {client}"] = (*timed, row.will, tuple(map(packet_id_of, row.received)), filters)
+        said[f"session {client}"] = (
+            *timed,
+            row.will,
+            tuple(sorted(map(packet_id_of, row.received))),
+            filters,
+        )
     for owner in {owner for owner, _, _ in rows.entries.all()}:
         queue = []
         for message_id, entry in rows.queue(owner):

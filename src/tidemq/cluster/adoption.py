@@ -75,7 +75,7 @@ class Adoption:
         for family, row_key in unreadable:
             _log.error("a session cannot be taken: its row in %s cannot be read: %s", family, row_key.hex())
         if not unreadable:
-            self._conversion.know(int.from_bytes(value[:8]), Owner(SESSION, client), session.row.epoch)
+            self._conversion.know(int.from_bytes(value[:8]), Owner(SESSION, client), session.row)
         return not unreadable
 
     def _idle(self, number: bytes, marks: Sequence[Mark]) -> tuple[tuple[int, int, int], list[bytes]]:

@@ -8,8 +8,9 @@ that did not know of each other. For these the rules below give the same outcome
   (`Added.shared`). The removal of one that is shared removes it, whoever adds it, and is remembered
   (`removed`). That of another one takes back what its node knew of alone: what a node has added that did not
   know of that one, as in a split, stays.
-- Of a session's rows that with the highest epoch counts, whole, with what it has received and in flight.
-  What another one had in flight waits again.
+- Of a session's rows that of the client's last CONNECT counts, and of what nodes have made of it without the
+  client, as where they took it over, the last: whole, with what it has received and in flight. What another
+  one had in flight waits again.
 - The end of a session hides what its node knew of the session's rows, and they are deleted when all nodes
   know of the end (`stability.py`). It is void where a CONNECT with a higher epoch did not know of it: the
   session went on there.
@@ -253,7 +254,7 @@ class Applier:
             self.counts["cluster_older_epoch"] += 1
             return
         before = rows.sessions.get(op.client, None)
-        if before is not None and before.row.epoch > op.epoch:
+        if before is not None and before.row.epoch != op.epoch and before.row.rank > op.rank:
             self.forked.append(op.client)
             if op.connected == op.epoch:
                 self.visited.append(op.client)
@@ -281,7 +282,7 @@ class Applier:
         side brings: who has not heard of what went on then is still on the other side of that fork.
         """
         counted = self._forks.get(op.client)
-        is_new, wins = counted is None or has_seen(self._seen, counted), op.epoch > known.row.epoch
+        is_new, wins = counted is None or has_seen(self._seen, counted), op.rank > known.row.rank
         if is_new:
             self.counts["cluster_sessions_forked"] += 1
             self._forks.pop(op.client, None)
@@ -297,13 +298,13 @@ class Applier:
         for dot, end in self._rows.ends.of(op.client):
             if has_seen(self._seen, dot):
                 continue
-            if end.epoch < op.epoch:
+            if end.epoch < op.connected:
                 self.counts["cluster_end_void"] += 1
                 self._rows.ends.put(op.client, dot, None)
                 continue
             ended = True
-            if end.over is None or end.over[0] < op.epoch:
-                self._rows.ends.put(op.client, dot, replace(end, over=(op.epoch, self._dot)))
+            if end.over is None or end.over[0] < op.connected:
+                self._rows.ends.put(op.client, dot, replace(end, over=(op.connected, self._dot)))
         return ended
 
     def _set_flights(self, op: ops.PutSession) -> None:
@@ -329,7 +330,7 @@ class Applier:
         rows = self._rows
         session = rows.sessions.get(client, None)
         ended = [end.over for _, end in rows.ends.of(client) if end.over is not None]
-        known = [*ended, *([(session.row.epoch, session.dot)] if session else [])]
+        known = [*ended, *([(session.row.connected, session.dot)] if session else [])]
         if any(each > epoch and not has_seen(self._seen, dot) for each, dot in known):
             self.counts["cluster_end_void"] += 1
             return

@@ -65,7 +65,7 @@ class Contests:
         for row, taker in kept:
             self.counts["cluster_sessions_kept"] += 1
             self._kept[row.client, taker] = now
-            self._conversion.begin_epoch(row.client, row.epoch)
+            self._conversion.begin_epoch(row)
             self._share(row.client)
 
     def _may_keep(self, before: PutSession, now: PutSession) -> bool:
@@ -94,7 +94,7 @@ class Contests:
             session = rows.sessions.get(client, None)
             is_here = session is not None and session.row.epoch == self._conversion.epoch(client)
             if session is not None and is_here and not session.row.unasked:
-                changed.append(replace(session.row, unasked=True))
+                changed.append(replace(session.row, begins=False, unasked=True))
         if changed:
             self._write([*changed])
         for row in changed:

@@ -14,7 +14,7 @@ from typing import Any
 from tidemq.cluster import operations as ops
 from tidemq.cluster.forms import decode
 from tidemq.cluster.message_runs import pack_run
-from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, Stamp
+from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, PutSession, Stamp
 from tidemq.cluster.session_rows import mark_of
 from tidemq.cluster.sharing import Sharing
 from tidemq.cluster.stored_rows import StoredRows
@@ -51,6 +51,7 @@ class Conversion:
         # of the queues that the engine has; while a batch is converted, of sessions elsewhere by client id
         self._owners: dict[int | bytes, Owner] = {}
         self._epochs: dict[str, Stamp] = {}  # of its sessions
+        self._connected: dict[str, Stamp] = {}  # those of these clients' last CONNECTs
         self._messages: dict[bytes, bytes] = {}  # that came in this batch
         self._brought: set[bytes] = set()  # and that were told
         self._ended: set[str] = set()  # sessions in this batch
@@ -77,16 +78,16 @@ class Conversion:
             "shared": self._put_shared,
         }
 
-    def know(self, number: int, owner: Owner, epoch: Stamp | None = None) -> None:
-        """The engine has this queue from now on; of a session with its epoch."""
+    def know(self, number: int, owner: Owner, row: PutSession | None = None) -> None:
+        """The engine has this queue from now on; of a session, whose row this is."""
         self._owners[number] = owner
-        if epoch is not None:
-            self._epochs[owner.name] = epoch
+        if row is not None:
+            self._epochs[owner.name], self._connected[owner.name] = row.epoch, row.connected
 
-    def begin_epoch(self, client: str, epoch: Stamp) -> None:
-        """A client has come to a session that the engine has."""
-        if client in self._epochs:
-            self._epochs[client] = epoch
+    def begin_epoch(self, row: PutSession) -> None:
+        """A session that the engine has goes on so."""
+        if row.client in self._epochs:
+            self._epochs[row.client], self._connected[row.client] = row.epoch, row.connected
 
     def forget(self, number: int) -> None:
         """The engine has this queue no more."""
@@ -94,9 +95,13 @@ class Conversion:
 
     def forget_session(self, client: str) -> None:
         """The engine has this session no more."""
-        if self._epochs.pop(client, None) is not None:
+        if self._forget_epoch(client) is not None:
             for number in self._rows.owners.numbers(Owner(SESSION, client)):
                 self._owners.pop(number, None)
+
+    def _forget_epoch(self, client: str) -> Stamp | None:
+        self._connected.pop(client, None)
+        return self._epochs.pop(client, None)
 
     @property
     def home(self) -> Mapping[str, Stamp]:
@@ -117,6 +122,11 @@ class Conversion:
     def epoch(self, client: str) -> Stamp | None:
         """The epoch of a session that the engine has."""
         return self._epochs.get(client)
+
+    def rank(self, client: str) -> tuple[Stamp, Stamp] | None:
+        """As `PutSession` has it, of a session that the engine has."""
+        epoch = self._epochs.get(client)
+        return (self._connected[client], epoch) if epoch is not None else None
 
     def convert(
         self, described: Described, elsewhere: Collection[bytes] = ()
@@ -307,11 +317,12 @@ class Conversion:
         client = key.decode()
         if value is None:
             self._ended.add(client)
-            epoch = self._epochs.pop(client, None)
+            rank = self.rank(client)
+            self._forget_epoch(client)
             session = self._rows.sessions.get(client, None)
-            # under a later epoch it goes on elsewhere
-            if epoch is not None and (session is None or session.row.epoch <= epoch):
-                yield ops.EndSession(client, epoch)
+            # else it goes on elsewhere
+            if rank is not None and (session is None or session.row.rank <= rank):
+                yield ops.EndSession(client, rank[1])
             return
         self._ended.discard(client)
         row = parse_session(key, value)
@@ -321,7 +332,8 @@ class Conversion:
             self.counts["cluster_rows_without_owner"] += 1
             return  # it was here before, and has left: to begin it would end it elsewhere
         if begins:
-            self.know(row.queue, owner, self._stamp())
+            self._owners[row.queue] = owner
+            self._epochs[client] = self._connected[client] = self._stamp()
             self._rows.owners.expect(owner, row.queue)
             if client in self.shared:
                 self.begun.append(client)
@@ -337,7 +349,7 @@ class Conversion:
             row.will_delay_s,
             row.will_expiry_s,
             value[len(value) - will_bytes(value) :],
-            connected=self._epochs[client],
+            connected=self._connected[client],
         )
 
     def _put_subscription(self, key: bytes, value: bytes | None) -> Iterator[Operation]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.forms import encode
 from tidemq.cluster.links import Links
-from tidemq.cluster.move_states import Asker, Handed, Reminders, Round
+from tidemq.cluster.move_states import Asker, Handed, Reminders, Round, clocks_of
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import Operation
 from tidemq.cluster.rows import Standing
@@ -222,7 +222,7 @@ class Departures:
         for client, place, _ in self._left:
             session = self._node.rows.sessions.get(client, None)
             if session is not None and session.row.epoch == self._conversion.epoch(client):
-                rows.append(replace(session.row, next_sequence=place, received=()))
+                rows.append(replace(session.row, begins=False, next_sequence=place, received=()))
         if rows:
             self._write(rows)
         self._yields += [(self._node.last, asker.node, client) for client, _, asker in self._left]
@@ -246,14 +246,14 @@ class Departures:
     def moved(self, client: str) -> None:
         """A record of another node says that the session is at home there, or has ended."""
         standing = self._node.rows.standing(client)
-        epoch = self._conversion.epoch(client)
-        if epoch is None or (standing is not None and standing.epoch == epoch):
+        rank = self._conversion.rank(client)
+        if rank is None or (standing is not None and standing.epoch == rank[1]):
             return
         if client not in self._handed:
             self._lose(client, standing)
             return
         ends = [end.over for _, end in self._node.rows.ends.of(client)]
-        if standing is None or any(over is not None and over[0] >= epoch for over in ends):
+        if standing is None or any(over is not None and over[0] >= rank[0] for over in ends):
             self.release(client)  # it has ended: what it would take now would be the next session's
 
     def _lose(self, client: str, standing: Standing | None) -> None:
@@ -270,13 +270,13 @@ class Departures:
         self._links.send(standing.home, KEPT, client.encode())
         self._reminders.add(client, handed, time.monotonic())
 
-    def hear_done(self, source: int, client: str, since: int, passed_over: list[int]) -> None:
+    def hear_done(self, source: int, client: str, since: tuple[int, ...], passed_over: list[int]) -> None:
         """Of a session that came there before it was here last, and has gone on, it is said too late: nothing
         is left here of that. Nodes that were `passed_over` send here alone what is for it: this one parts
         with them, and takes what they send when they know more.
         """
-        epoch = self._conversion.epoch(client)
-        if client in self._handed and epoch is not None and epoch.clock < since:
+        rank = self._conversion.rank(client)
+        if client in self._handed and rank is not None and clocks_of(rank) < since:
             if client not in self._lingering:
                 self._lingering[client] = (time.monotonic() + LINGER_S, source)
                 for each in passed_over:

@@ -38,6 +38,7 @@ from tidemq.store.tables import SHARED as SHARED_KIND
 
 _RECORD = [("by", pa.uint64()), ("number", pa.uint64())]
 _EPOCH = [("epoch_clock", pa.uint64()), ("epoch_origin", pa.uint64())]
+_CONNECTED = [("connected_clock", pa.uint64()), ("connected_origin", pa.uint64())]
 
 
 def _more(table: str, *columns: tuple[str, pa.DataType]) -> pa.Schema:
@@ -45,7 +46,7 @@ def _more(table: str, *columns: tuple[str, pa.DataType]) -> pa.Schema:
 
 
 NODE_SCHEMAS = {
-    "owners": _more("owners", *_RECORD, *_EPOCH),
+    "owners": _more("owners", *_RECORD, *_EPOCH, *_CONNECTED),
     "ends": pa.schema(
         [
             ("owner", pa.uint32()),
@@ -126,7 +127,7 @@ class _Places:
 
     def of(self, owner: Owner) -> tuple[int, int]:
         """Also of a group, or of a client that has no session here (any more)."""
-        return self._known.get(owner) or self.add(owner, (None,) * 11, 0)
+        return self._known.get(owner) or self.add(owner, (None,) * 13, 0)
 
 
 def _write_rows(rows: Rows, files: TableFiles, buckets: int) -> None:
@@ -134,7 +135,8 @@ def _write_rows(rows: Rows, files: TableFiles, buckets: int) -> None:
     for client, _, session in rows.sessions.all():
         row = session.row
         timed = (row.expiry_s, row.ends_at_ms, row.will_due_at_ms, row.will_delay_s, row.will_expiry_s)
-        columns = (*timed, row.will or None, list(map(packet_id_of, row.received)), *session.dot, *row.epoch)
+        marks = list(map(packet_id_of, row.received))
+        columns = (*timed, row.will or None, marks, *session.dot, *row.epoch, *row.connected)
         places.add(Owner(SESSION, client), columns, len(row.will))
     for client, dot, end in rows.ends.all():
         bucket, number = places.of(Owner(SESSION, client))

@@ -240,7 +240,7 @@ class ClusterKeeper(Keeper):
                 self._set_aside("session", [key])
                 continue
             here.add(key)
-            self.conversion.know(int.from_bytes(value[:8]), Owner(SESSION, client), session.row.epoch)
+            self.conversion.know(int.from_bytes(value[:8]), Owner(SESSION, client), session.row)
             if self.node.is_recent(session.row.epoch):
                 self.node.sharing.begin(client)
         ended = {client.encode() for client, _, _ in self.rows.ends.all()}

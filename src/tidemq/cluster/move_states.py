@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidemq.cluster.adoption import Mark
-from tidemq.cluster.operations import PutSession
+from tidemq.cluster.operations import PutSession, Stamp
 from tidemq.cluster.reunions import MEET_S
 from tidemq.cluster.vectors import Vector
 
@@ -54,7 +54,7 @@ class Come:
     """A session that has come, and whose old home does not know yet that it may forget it."""
 
     home: int
-    epoch: int  # the time since when it is here
+    rank: tuple[int, ...]  # of the session as it is here since then, by `clocks_of`
     came_at: float
     is_known: bool = False  # all know that it is here, and what they sent to its old home before has arrived
     passed_over: list[int] = field(default_factory=list)  # but these nodes
@@ -65,6 +65,11 @@ class Come:
     def may_wait(self, now: float) -> bool:
         """Whether nodes that are about to meet may still be waited for."""
         return now - self.came_at < MEET_S
+
+
+def clocks_of(rank: Iterable[Stamp]) -> tuple[int, ...]:
+    """Of `PutSession.rank`, as nodes tell it each other."""
+    return tuple(each.clock for each in rank)
 
 
 class Asker(NamedTuple):

@@ -40,7 +40,7 @@ from tidemq.cluster.departures import GONE, KEPT, LATE, YIELD, Departures
 from tidemq.cluster.forms import decode, encode
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import next_in_ring
-from tidemq.cluster.move_states import Asker, Begun, Come, Coming, Round, Visits
+from tidemq.cluster.move_states import Asker, Begun, Come, Coming, Round, Visits, clocks_of
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession
 from tidemq.cluster.orphans import TOOK, Orphans
@@ -289,7 +289,7 @@ class Moves:
         if self._begun:
             self._write([each.epoch for each in self._begun.values()])
         for client, each in self._begun.items():
-            self._conversion.begin_epoch(client, each.epoch.epoch)
+            self._conversion.begin_epoch(each.epoch)
             if each.adopts:
                 self._bring_in(client, each.coming, asked=each.asked)
             else:
@@ -338,8 +338,8 @@ class Moves:
             self._finish(client, 0)
 
     def _has_come(self, client: str, home: int) -> None:
-        epoch = self._conversion.epoch(client) or self._node.stamp()
-        self._come[client] = come = Come(home, epoch.clock, time.monotonic())
+        rank = self._conversion.rank(client) or (self._node.stamp(),) * 2
+        self._come[client] = come = Come(home, clocks_of(rank), time.monotonic())
         self._new.append(come)
 
     def is_arriving(self, client: str) -> bool:
@@ -369,7 +369,7 @@ class Moves:
         elif kind == YIELD:
             self._hear_yield(source, body)
         elif kind == DONE:
-            self.departures.hear_done(source, *decode("text Q Q*", body))
+            self.departures.hear_done(source, *decode("text Q* Q*", body))
         elif kind in (ASK, LATE):
             hear = {ASK: self._hear_ask, LATE: self._hear_late}[kind]
             hear(source, *decode("text Q", body))
@@ -460,7 +460,7 @@ class Moves:
                 self._end_coming(client)  # it learns by the log that the session is here
             elif come.is_known and come.gone is None and now - come.told_at > come.again_s:
                 come.told_at, come.again_s = now, min(max(2 * come.again_s, AGAIN_S), AGAIN_S_MAX)
-                self._links.send(come.home, DONE, encode("text Q Q*", client, come.epoch, come.passed_over))
+                self._links.send(come.home, DONE, encode("text Q* Q*", client, come.rank, come.passed_over))
 
     def _end_coming(self, client: str) -> None:
         """All is here that its old home had for it, or ever will be."""

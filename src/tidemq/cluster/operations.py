@@ -107,12 +107,12 @@ class PutSession:
     """A session as it is from now on; under a new epoch at CONNECT, under its own when it changes.
 
     `home`: the incarnation of the node that has it. `begins`: it is a new session, and whatever is known of
-    an earlier one has ended. `next_sequence`: the next place in its outbox, which never goes back, or a
-    packet identifier could mean two messages. `received`: marks of messages that wait for PUBREL.
-    `flights`: what is in flight. These two, and `begins`, count under a new epoch; under its own `Receive`,
-    `Send` and their like say it.
+    an earlier one has ended; that is said once. `next_sequence`: the next place in its outbox, whose packet
+    identifier never goes back, or it could mean two messages. `received`: marks of messages that wait for
+    PUBREL. `flights`: what is in flight. These two, and `begins`, count under a new epoch; under its own
+    `Receive`, `Send` and their like say it.
 
-    `connected`: the epoch of the client's last CONNECT. A session has a newer one where a node has taken it
+    `connected`: the epoch of the client's last CONNECT. A session has a newer epoch where a node has taken it
     without its client. `unasked`: a node has taken it without a word of its home, at any time: the client may
     hold packet identifiers of messages that are known nowhere, or not as these. It stays so.
     """
@@ -132,6 +132,13 @@ class PutSession:
     flights: tuple[Flight, ...] = ()
     connected: Stamp = NEVER
     unasked: bool = False
+
+    @property
+    def rank(self) -> tuple[Stamp, Stamp]:
+        """Of a client's sessions that with the highest goes on: that of its last CONNECT, and of what nodes
+        have made of that without the client, the last.
+        """
+        return self.connected, self.epoch
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class Retained:
 @dataclass(frozen=True, slots=True)
 class End:
     """A session has ended at this epoch: with what `seen` covers of its rows, unless a CONNECT that does not
-    know of it has a higher epoch. `over`: the newest CONNECT that it ended, with its record.
+    know of it has a higher epoch. `over`: the newest CONNECT that it ended, with the session's record.
     """
 
     epoch: Stamp

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tidemq.cluster.operations import SESSION, Flight, Owner, PutSession
@@ -11,6 +11,7 @@ from tidemq.cluster.rows import Rows
 # Places of an outbox: the golden section of all packet identifiers. After several takeovers, too, each begins
 # far from where any other did; with half of them the second would begin beside the first.
 FURTHER = 40_503
+IDENTIFIERS = 65_535  # of packets: a place has that of the place so many behind it
 
 
 def connect(rows: Rows, wish: PutSession, *, clean: bool, asked: bool) -> PutSession:
@@ -23,14 +24,23 @@ def connect(rows: Rows, wish: PutSession, *, clean: bool, asked: bool) -> PutSes
     if before is None or clean:
         return replace(wish, begins=True, next_sequence=0)
     known = asked or before.row.home == wish.home
+    flights = flights_of(rows, wish.client)
     return replace(
         wish,
         begins=False,
-        next_sequence=before.row.next_sequence + (0 if known else FURTHER),
+        next_sequence=_beside(flights, before.row.next_sequence + (0 if known else FURTHER)),
         received=before.row.received,
-        flights=flights_of(rows, wish.client),
+        flights=flights,
         unasked=before.row.unasked or not known,
     )
+
+
+def _beside(flights: Sequence[Flight], place: int) -> int:
+    """A place with the same packet identifier in the first round of these behind what is in flight: an outbox
+    has all places from there on, however often a session is taken while its client answers nothing.
+    """
+    last = max((each.sequence for each in flights), default=None)
+    return place if last is None else place - max(place - last - 1, 0) // IDENTIFIERS * IDENTIFIERS
 
 
 def flights_of(rows: Rows, client: str) -> tuple[Flight, ...]:

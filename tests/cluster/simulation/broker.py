@@ -321,7 +321,7 @@ class Broker:
         if home != self.own and connection.yielded and not covers(self.rows.vector, connection.yielded):
             return
         client, epoch = connection.client, self.node.stamp()
-        wish = PutSession(client.name, epoch, self.own, False, 0, 3600, 0, 0, 0, -1)
+        wish = PutSession(client.name, epoch, self.own, False, 0, 3600, 0, 0, 0, -1, connected=epoch)
         begun = connect(self.rows, wish, clean=connection.clean, asked=asked)
         if before is not None and before.row.home != self.own and not asked:
             self.world.history.unasked.add(client.name)

@@ -23,18 +23,23 @@ class Record(NamedTuple):
 
 
 class Session(NamedTuple):
-    """A session's epoch, and the record that has its row."""
+    """The epochs of its client's last CONNECT and its own, and the record that has its row. Of several the
+    highest goes on.
+    """
 
+    connected: Stamp
     epoch: Stamp
     record: Record
 
 
 class End(NamedTuple):
-    """At this epoch, with what `seen` covers; `over`: the newest session that it is known to have ended."""
+    """At this epoch, with what `seen` covers; `over`: the newest CONNECT that it is known to have ended, and
+    the record of that session.
+    """
 
     epoch: Stamp
     seen: Vector
-    over: Session | None
+    over: tuple[Stamp, Record] | None
 
 
 @dataclass(slots=True)
@@ -60,7 +65,7 @@ def live_ends(client: Client, vectors: Sequence[Vector]) -> dict[Record, End]:
             for node, vector in enumerate(vectors)
         )
         and not any(
-            _is_void(end, known)
+            _is_void(end, *known)
             for node, vector in enumerate(vectors)
             if not covers(vector, record)
             for known in _sessions_known(client, node)
@@ -68,30 +73,32 @@ def live_ends(client: Client, vectors: Sequence[Vector]) -> dict[Record, End]:
     }
 
 
-def _sessions_known(client: Client, node: int) -> list[Session]:
+def _sessions_known(client: Client, node: int) -> list[tuple[Stamp, Record]]:
+    """When their clients came, and their records."""
     known = [end.over for end in client.ends.get(node, {}).values() if end.over is not None]
-    return [*known, client.sessions[node]] if node in client.sessions else known
+    there = client.sessions.get(node)
+    return [*known, (there.connected, there.record)] if there is not None else known
 
 
-def _is_void(end: End, session: Session) -> bool:
+def _is_void(end: End, connected: Stamp, record: Record) -> bool:
     """Whether a session that does not know of the end has gone on."""
-    return session.epoch > end.epoch and not covers(end.seen, session.record)
+    return connected > end.epoch and not covers(end.seen, record)
 
 
 def going_on(client: Client, ends: Mapping[Record, End], vectors: Sequence[Vector]) -> int | None:
     """The node that has the session's row as it is from now on; None: it has ended. `ends`: those that
     count. Under one epoch a row is changed by the epoch's node alone, so who has more of that has the newer.
     """
-    for epoch in sorted({each.epoch for each in client.sessions.values()}, reverse=True):
-        holders = [node for node, each in client.sessions.items() if each.epoch == epoch]
-        if not _has_ended(client, epoch, holders, ends, vectors):
-            return max(holders, key=lambda node: vectors[node].get(epoch[1], 0))
+    for rank in sorted({(each.connected, each.epoch) for each in client.sessions.values()}, reverse=True):
+        holders = [node for node, each in client.sessions.items() if each.epoch == rank[1]]
+        if not _has_ended(client, rank, holders, ends, vectors):
+            return max(holders, key=lambda node: vectors[node].get(rank[1][1], 0))
     return None
 
 
 def _has_ended(
     client: Client,
-    epoch: Stamp,
+    rank: tuple[Stamp, Stamp],
     holders: Sequence[int],
     ends: Mapping[Record, End],
     vectors: Sequence[Vector],
@@ -99,10 +106,10 @@ def _has_ended(
     """A node had it and has it no more; or an end that it did not know of is later."""
     for node, vector in enumerate(vectors):
         there = client.sessions.get(node)
-        has_none = there is None or there.epoch < epoch
+        has_none = there is None or (there.connected, there.epoch) < rank
         if has_none and any(covers(vector, client.sessions[holder].record) for holder in holders):
             return True
     return any(
-        end.epoch >= epoch and not any(covers(vectors[holder], record) for holder in holders)
+        end.epoch >= rank[0] and not any(covers(vectors[holder], record) for holder in holders)
         for record, end in ends.items()
     )

@@ -38,6 +38,7 @@ _ID = ["clock", "origin"]
 _KEY = ["owner", *_ID]
 _RECORD = ["by", "number"]
 _EPOCH = ["epoch_clock", "epoch_origin"]
+_CONNECTED = ["connected_clock", "connected_origin"]
 _U64 = pl.UInt64
 
 
@@ -52,7 +53,7 @@ class NodeOwners:
 def merge_owners(
     tables: Sequence[pl.DataFrame], ends: Sequence[pl.DataFrame], vectors: Sequence[Vector]
 ) -> NodeOwners:
-    """Of the sessions of a client that with the highest epoch, whole, unless it has ended."""
+    """Of the sessions of a client that of its last CONNECT, whole, unless it has ended."""
     of_nodes = [each.with_columns(pl.lit(node, pl.UInt8).alias("node")) for node, each in enumerate(tables)]
     every = pl.concat(of_nodes).drop("owner")
     places = every.select("kind", "name").unique().sort("kind", "name").with_row_index("number_of")
@@ -79,9 +80,12 @@ def _decide(
     """The side of each owner, and what is hidden."""
     clients = [Client() for _ in shared]
     for node, each in enumerate(tables):
-        rows = each.filter(pl.col("epoch_clock").is_not_null()).select("owner", *_EPOCH, *_RECORD)
-        for owner, clock, origin, by, number in rows.iter_rows():
-            clients[numbers[node][owner]].sessions[node] = Session((clock, origin), Record(by, number))
+        rows = each.filter(pl.col("epoch_clock").is_not_null()).select(
+            "owner", *_CONNECTED, *_EPOCH, *_RECORD
+        )
+        for owner, came, whose, clock, origin, by, number in rows.iter_rows():
+            session = Session((came, whose), (clock, origin), Record(by, number))
+            clients[numbers[node][owner]].sessions[node] = session
         for owner, *row in ends[node].iter_rows():
             record, end = _end(row)
             clients[numbers[node][owner]].ends.setdefault(node, {})[record] = end
@@ -105,7 +109,7 @@ def _end(row: Sequence[object]) -> tuple[Record, End]:
     by, number, clock, origin, seen_by, seen, over_clock, over_origin, over_by, over_number = row
     over = None
     if over_clock is not None:
-        over = Session((over_clock, over_origin), Record(over_by, over_number))  # type: ignore[arg-type]
+        over = (over_clock, over_origin), Record(over_by, over_number)  # type: ignore[arg-type]
     vector = dict(zip(seen_by, seen, strict=True))  # type: ignore[call-overload]  # as the schema says
     return Record(by, number), End((clock, origin), vector, over)  # type: ignore[arg-type]
 
