@@ -4,11 +4,12 @@ identifier its client is told to release it, and has said so, for it may hold it
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from conformance.kit import Client, connected, kept
-from conformance.packets import PUBACK, PUBCOMP, PUBLISH, PUBREL, Packet, acknowledge
+from conformance.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Packet, acknowledge
 
 if TYPE_CHECKING:
     from durable.conftest import Servers
@@ -105,6 +106,25 @@ def test_who_ends_its_connection_each_time_gets_its_messages_all_the_same(server
     client = node.back("c")
     client.expect_message("t", b"0", 2)
     assert node.count("identifiers_not_cleared") == 1
+
+
+@pytest.mark.long
+def test_who_does_not_answer_gets_its_messages_after_a_while(servers: Servers) -> None:
+    """And what it answers then is no answer to a message."""
+    node = taken_over(servers, 2)
+    client = node.back("c")
+    identifiers = asked(client, 8)
+    began = time.monotonic()
+    came = [client.expect(PUBLISH, qos=2) for _ in range(2)]
+    assert time.monotonic() - began > 15
+    assert node.count("identifiers_not_cleared") == 1
+    clear(client, identifiers)
+    for each in came:
+        client.send(acknowledge(PUBREC, each.packet_id))
+        client.expect(PUBREL, packet_id=each.packet_id)
+        client.send(acknowledge(PUBCOMP, each.packet_id))
+    publish(node, 2)
+    client.expect_message("t", b"2", 2)
 
 
 def test_what_was_in_flight_keeps_its_identifier(servers: Servers) -> None:
