@@ -193,8 +193,8 @@ class Applier:
         self.counts["cluster_added_elsewhere"] += 1
 
     def _in_flight(self, op: ops.Send | ops.Release | ops.Return) -> Entry | None:
-        """The entry, where the operation is of the session's newest epoch, or of the group's for it, and its
-        node knew of this entry: else it was about one that has been taken back.
+        """The entry, where the operation is of the session that goes on, or of the group's newest epoch for
+        it, and its node knew of this entry: else it was about one that has been taken back.
         """
         entry = self._rows.entries.get(op.owner, op.id)
         if op.owner.kind == GROUP:

@@ -1,9 +1,9 @@
 """Sessions that two nodes have had, neither knowing of the other, as in a split; on the keeper's thread.
 
-The one with the highest epoch goes on (`applying.py`), with one exception. Where a node is not heard any more
-another one takes its sessions, whose clients may be connected to it all the time: on both sides of a split.
-When it hears of that it takes them back as they were. Else each split would disconnect all clients, and what
-was in flight to them would come again.
+That of the client's last CONNECT goes on, or else what was made of it last (`applying.py`), with one
+exception. Where a node is not heard any more another one takes its sessions, whose clients may be connected
+to it all the time: on both sides of a split. When it hears of that it takes them back as they were. Else
+each split would disconnect all clients, and what was in flight to them would come again.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ class Contests:
 
     def keep_connected(self, now: float) -> None:
         """Sessions that other nodes have taken without their clients, who are connected here and have not
-        been anywhere else, stay here: as they were, under epochs that are higher, and lower than that of any
-        CONNECT that another node has taken since.
+        been anywhere else, stay here: as they were, under higher epochs of the same CONNECT.
         """
         self._forget_kept(now)
         overruled, kept = self._node.applier.overruled, []
