@@ -11,7 +11,7 @@ import itertools
 import re
 import time
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 SHOWN_MAX = 60  # events of a failure's history
@@ -145,6 +145,18 @@ def filter_pattern(topic_filter: str) -> re.Pattern[str]:
     return _patterns[topic_filter]
 
 
+class _Known:
+    """What was found out of a history as it is, so that a long one is judged in minutes."""
+
+    def __init__(self, size: tuple[int, ...], connections: Iterable[Connection]) -> None:
+        self.size = size
+        self.brokers: dict[int, set[str]] = {}  # by the message
+        self.latest: dict[int, int] = {}
+        self.connections: dict[str, list[Connection]] = defaultdict(list)  # by the client
+        for each in connections:
+            self.connections[each.client].append(each)
+
+
 @dataclass(slots=True)
 class History:
     """Events, messages, subscriptions, connections, deliveries and faults of one run."""
@@ -158,6 +170,13 @@ class History:
     splits: list[Split] = field(default_factory=list)  # in the order of their beginnings
     failures: list[Failure] = field(default_factory=list)
     started_s: float = field(default_factory=time.monotonic)
+    _known: _Known = field(default_factory=lambda: _Known((), ()))
+
+    def _as_it_is(self) -> _Known:
+        size = len(self.events), len(self.connections), len(self.splits)
+        if self._known.size != size:
+            self._known = _Known(size, self.connections)
+        return self._known
 
     def note(self, who: str, what: str, message: Message | None = None) -> int:
         """Records an event; returns its number."""
@@ -184,18 +203,22 @@ class History:
 
     def brokers_of(self, message: Message) -> set[str]:
         """To which it was sent, as far as is known; also those to which its publisher came meanwhile."""
-        mine = [each for each in self.connections if each.client == message.publisher]
-        return {
-            each.broker
-            for each in mine
-            if message.sent_at < each.accepted_at < message.acknowledged_at
-            or any(each.accepted_at < at <= each.ended_at for at in message.sends)
-        }
+        known = self._as_it_is().brokers
+        if id(message) not in known:
+            known[id(message)] = {
+                each.broker
+                for each in self._as_it_is().connections[message.publisher]
+                if message.sent_at < each.accepted_at < message.acknowledged_at
+                or any(each.accepted_at < at <= each.ended_at for at in message.sends)
+            }
+        return known[id(message)]
 
     def known_at(self, at: int, client: str, message: Message) -> int:
         """When the brokers to which a message was sent knew what the client's broker acknowledged at that
         place: at once, but where a split was between them.
         """
+        if self._latest(at) == at:
+            return at
         for each in self.splits:
             if each.spans(at):
                 mine, theirs = self._brokers_at(at, client), self.brokers_of(message)
@@ -203,8 +226,18 @@ class History:
                     at = each.met_at
         return at
 
+    def _latest(self, at: int) -> int:
+        """When any broker knew at the latest what one acknowledged at that place."""
+        known = self._as_it_is().latest
+        if at not in known:
+            known[at] = at
+            for each in self.splits:
+                if each.spans(known[at]):
+                    known[at] = each.met_at
+        return known[at]
+
     def _brokers_at(self, at: int, client: str) -> set[str]:
-        mine = [each for each in self.connections if each.client == client]
+        mine = self._as_it_is().connections[client]
         return {each.broker for each in mine if each.accepted_at <= at <= each.ended_at}
 
     def is_sure(self, interest: Interest, message: Message) -> bool:
@@ -224,8 +257,9 @@ class History:
         """Whether the delivery may be due to the subscription."""
         message, client = delivery.message, interest.subscriber
         return (
-            interest.wants(message)
-            and interest.asked_at < min(delivery.at, message.acknowledged_at)
+            interest.asked_at < min(delivery.at, message.acknowledged_at)
+            and self._latest(interest.ended_at) > message.sent_at  # as of nearly none of a long history
+            and interest.wants(message)
             and self.known_at(interest.ended_at, client, message) > message.sent_at
             and self.known_at(interest.discarded_at, client, message) > delivery.at
         )
