@@ -106,7 +106,7 @@ class Actor:
 
     def _end(self) -> list[Operation]:
         row = self._mine()
-        return [ops.EndSession(row.client, row.epoch)] if row else []
+        return [ops.EndSession(row.client, row.connected)] if row else []
 
     def _subscribe(self) -> list[Operation]:
         row = self._mine()

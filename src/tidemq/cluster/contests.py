@@ -58,9 +58,9 @@ class Contests:
                 place = max(before.next_sequence, session.row.next_sequence)
                 row = replace(before, epoch=epoch, begins=False, next_sequence=place)
                 kept.append((row, session.row.home))
+        overruled.clear()  # what is not stored now goes: the engine goes on under epochs that do not count
         if kept:
             self._write([row for row, _ in kept])
-        overruled.clear()
         for row, taker in kept:
             self.counts["cluster_sessions_kept"] += 1
             self._kept[row.client, taker] = now

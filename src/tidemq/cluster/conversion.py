@@ -55,6 +55,7 @@ class Conversion:
         self._messages: dict[bytes, bytes] = {}  # that came in this batch
         self._brought: set[bytes] = set()  # and that were told
         self._ended: set[str] = set()  # sessions in this batch
+        self._begins: set[str] = set()  # the same
         self.shared = shared
         self.came: list[tuple[Owner, Stamp]] = []  # rows for sessions elsewhere that are here by now
         self._plain: list[Write] = []
@@ -159,6 +160,7 @@ class Conversion:
         self._messages.clear()
         self._brought.clear()
         self._ended.clear()
+        self._begins.clear()
         self._plain = []
         self.came.clear()
         if elsewhere:
@@ -322,7 +324,7 @@ class Conversion:
             session = self._rows.sessions.get(client, None)
             # else it goes on elsewhere
             if rank is not None and (session is None or session.row.rank <= rank):
-                yield ops.EndSession(client, rank[1])
+                yield ops.EndSession(client, rank[0])
             return
         self._ended.discard(client)
         row = parse_session(key, value)
@@ -331,7 +333,11 @@ class Conversion:
         if begins and row.queue in self._rows.owners.numbers(owner):
             self.counts["cluster_rows_without_owner"] += 1
             return  # it was here before, and has left: to begin it would end it elsewhere
+        if not begins and self._is_over(client):
+            self.counts["cluster_rows_without_owner"] += 1
+            return  # another node has ended it, and the engine says last what became of its connection
         if begins:
+            self._begins.add(client)
             self._owners[row.queue] = owner
             self._epochs[client] = self._connected[client] = self._stamp()
             self._rows.owners.expect(owner, row.queue)
@@ -351,6 +357,11 @@ class Conversion:
             value[len(value) - will_bytes(value) :],
             connected=self._connected[client],
         )
+
+    def _is_over(self, client: str) -> bool:
+        """Whether a session that the engine has has ended elsewhere."""
+        known = self._rows.sessions.get(client, None) is not None or client in self._begins
+        return not known and next(iter(self._rows.ends.of(client)), None) is not None
 
     def _put_subscription(self, key: bytes, value: bytes | None) -> Iterator[Operation]:
         """What is of a stream concerns this node alone, and what ends with a session needs no word."""

@@ -315,7 +315,7 @@ class Moves:
         if not coming.clean or coming.is_left or session is None:
             self._finish(client, SERVER_UNAVAILABLE)
             return
-        self._write([ops.EndSession(client, session.row.epoch)])
+        self._write([ops.EndSession(client, session.row.connected)])
         if coming.yielded is not None:
             # its old home may hear of the end together with the next session, and not know it is over
             self._has_come(client, coming.asked)
@@ -334,8 +334,16 @@ class Moves:
         standing = self._node.rows.standing(client)
         if coming is not None and standing is not None and standing.home != self._node.incarnation:
             coming.taken = False  # another node has taken it meanwhile
+        elif coming is not None and not coming.is_left and self._has_come_since(client, coming):
+            coming.taken = False
+            self._changed.append(client)
         else:
             self._finish(client, 0)
+
+    def _has_come_since(self, client: str, coming: Coming) -> bool:
+        """Whether its client has come while the engine was given the session: that is a CONNECT, too."""
+        rank = self._conversion.rank(client)
+        return rank is not None and rank[0].clock < coming.came
 
     def _has_come(self, client: str, home: int) -> None:
         rank = self._conversion.rank(client) or (self._node.stamp(),) * 2

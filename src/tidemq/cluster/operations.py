@@ -143,7 +143,9 @@ class PutSession:
 
 @dataclass(frozen=True, slots=True)
 class EndSession:
-    """The session up to this epoch, with its subscriptions and queue, as far as this node knows them."""
+    """The session of the CONNECT with this epoch, and those before it, with subscriptions and queue, as far
+    as this node knows them.
+    """
 
     client: str
     epoch: Stamp

@@ -86,8 +86,9 @@ class Retained:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A session has ended at this epoch: with what `seen` covers of its rows, unless a CONNECT that does not
-    know of it has a higher epoch. `over`: the newest CONNECT that it ended, with the session's record.
+    """The session of the CONNECT with this epoch has ended, as have those before: with what `seen` covers of
+    its rows, unless a CONNECT that does not know of it has a higher epoch. `over`: the newest CONNECT that it
+    ended, with the session's record.
     """
 
     epoch: Stamp

@@ -56,8 +56,8 @@ class Telling:
     def tell(self) -> None:
         """All that was changed since the last time."""
         applier, contests = self._applier, self._moves.contests
-        contests.keep_connected(time.monotonic())  # where it cannot be stored all is told later; and doubts
-        contests.doubt(dict.fromkeys(applier.visited))
+        contests.keep_connected(time.monotonic())
+        contests.doubt(dict.fromkeys(applier.visited))  # where that cannot be stored all is told later
         added, removed, topics, clients = applier.added, applier.removed, applier.retained, applier.sessions
         subscriptions, forked = applier.subscriptions, applier.forked
         self.forget()
