@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 
 import pytest
 from cluster.test_keeping import Nodes
-from cluster.test_splits import SUSPECT_S, home
-from conformance.kit import Client, connected
+from cluster.test_splits import begin_split, connect, home
 from waiting import until
 
 
@@ -21,27 +19,9 @@ async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
         yield Nodes(tmp_path, stack)
 
 
-async def connect(nodes: Nodes, name: str, expiry_s: int = 3600) -> Client:
-    """Ann comes to a node."""
-    return await asyncio.to_thread(
-        partial(connected, nodes.brokers[name], 5, client_id="ann", clean=False, session_expiry=expiry_s)
-    )
-
-
-async def begin(nodes: Nodes, expiry_s: int = 3600) -> tuple[Client, int, int]:
-    """Ann, at one, and both nodes; nothing comes from one to two any more."""
-    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
-    one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))
-    ann = await connect(nodes, "one", expiry_s)
-    await asyncio.to_thread(ann.subscribe, "a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two"))
-    nodes.links.cut.add(one)
-    return ann, one, two
-
-
 async def test_a_connect_while_the_session_is_brought_in_is_one(nodes: Nodes) -> None:
     """It is later than that on the other side, and than the takeover."""
-    two = (await begin(nodes))[2]
+    two = (await begin_split(nodes))[2]
     keeper = nodes.keepers["two"]
     moves, arrived = keeper.moves, keeper.moves.arrived
 
@@ -65,8 +45,8 @@ async def test_a_connect_while_the_session_is_brought_in_is_one(nodes: Nodes) ->
 
 
 async def test_what_ends_with_its_time_on_the_other_side_is_no_later_connect(nodes: Nodes) -> None:
-    _, one, two = await begin(nodes, expiry_s=2)
-    ann = await connect(nodes, "one", 2)
+    _, one, two = await begin_split(nodes, session_expiry=2)
+    ann = await connect(nodes, "one", session_expiry=2)
     await until(lambda: home(nodes, "two") == two, "it is taken over")
     await until(lambda: home(nodes, "two") == 0, "its time is over")
     nodes.links.cut.clear()
@@ -78,7 +58,7 @@ async def test_what_ends_with_its_time_on_the_other_side_is_no_later_connect(nod
 
 async def test_nothing_is_left_of_a_session_that_has_ended_on_the_other_side(nodes: Nodes) -> None:
     """Whose engine says last that the connection is over: that is no session."""
-    ann, _, two = await begin(nodes, expiry_s=2)
+    ann, _, two = await begin_split(nodes, session_expiry=2)
     await until(lambda: home(nodes, "two") == two, "it is taken over")
     await until(lambda: home(nodes, "two") == 0, "its time is over")
     nodes.links.cut.clear()

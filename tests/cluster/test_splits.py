@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster.test_keeping import Nodes, client, publish_all, receive
@@ -68,11 +69,21 @@ async def test_what_waits_for_a_shared_subscription_stays(nodes: Nodes) -> None:
     assert came == Counter(sent)
 
 
-async def connect(nodes: Nodes, name: str, version: int = 5) -> Client:
+async def connect(nodes: Nodes, name: str, version: int = 5, **named: Any) -> Client:
     """Ann comes to a node."""
-    return await asyncio.to_thread(
-        partial(connected, nodes.brokers[name], version, client_id="ann", **kept(version))
-    )
+    more = {**kept(version), **named}
+    return await asyncio.to_thread(partial(connected, nodes.brokers[name], version, client_id="ann", **more))
+
+
+async def begin_split(nodes: Nodes, **named: Any) -> tuple[Client, int, int]:
+    """Ann, at one, and both nodes: two knows of her session, and does not hear one any more."""
+    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
+    one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))
+    ann = await connect(nodes, "one", **named)
+    await asyncio.to_thread(ann.subscribe, "a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.cut.add(one)
+    return ann, one, two
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -127,12 +138,7 @@ async def test_a_client_that_has_come_to_the_other_side_goes_on_there(nodes: Nod
 
 async def test_a_client_that_has_come_back_to_its_side_stays_there(nodes: Nodes) -> None:
     """Although the other side has taken its session later: without the client that is no CONNECT."""
-    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
-    one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))
-    before = await connect(nodes, "one")
-    await asyncio.to_thread(before.subscribe, "a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two"))
-    nodes.links.cut.add(one)
+    _, one, two = await begin_split(nodes)
     ann = await connect(nodes, "one")
     await until(lambda: home(nodes, "two") == two, "it is taken over")
     await publish_all(nodes.brokers["two"], "a/1", [b"elsewhere"])
@@ -146,12 +152,7 @@ async def test_a_client_that_has_come_back_to_its_side_stays_there(nodes: Nodes)
 @pytest.mark.parametrize("comes_to", ["", "one", "two"])
 async def test_a_session_that_its_client_has_ended_does_not_come_back(nodes: Nodes, comes_to: str) -> None:
     """As the other side has taken it; unless the client has come there, which does not know of the end."""
-    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
-    one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))
-    ann = await connect(nodes, "one")
-    await asyncio.to_thread(ann.subscribe, "a/#", qos=1)
-    await until(lambda: nodes.agree("one", "two"))
-    nodes.links.cut.add(one)
+    ann, one, two = await begin_split(nodes)
     await until(lambda: home(nodes, "two") == two, "it is taken over")
     await asyncio.to_thread(partial(ann.disconnect, session_expiry=0))
     await until(lambda: home(nodes, "one") == 0, "it has ended")

@@ -203,15 +203,15 @@ class History:
 
     def brokers_of(self, message: Message) -> set[str]:
         """To which it was sent, as far as is known; also those to which its publisher came meanwhile."""
-        known = self._as_it_is().brokers
-        if id(message) not in known:
-            known[id(message)] = {
+        known = self._as_it_is()
+        if id(message) not in known.brokers:
+            known.brokers[id(message)] = {
                 each.broker
-                for each in self._as_it_is().connections[message.publisher]
+                for each in known.connections[message.publisher]
                 if message.sent_at < each.accepted_at < message.acknowledged_at
                 or any(each.accepted_at < at <= each.ended_at for at in message.sends)
             }
-        return known[id(message)]
+        return known.brokers[id(message)]
 
     def known_at(self, at: int, client: str, message: Message) -> int:
         """When the brokers to which a message was sent knew what the client's broker acknowledged at that

@@ -170,13 +170,16 @@ def _it_was_under_way_in_a_split(history: History, failure: Failure) -> bool:
 
 
 def _it_was_sent_to_both_sides(history: History, failure: Failure) -> bool:
-    """Whether a QoS 2 message that was under way in a split went to both sides, to the first before it."""
+    """Whether a QoS 2 message that was under way when a split began went to both of its sides."""
     message = failure.message
     return (
         message is not None
         and message.qos == 2
-        and _it_was_under_way_in_a_split(history, failure)
-        and any(each.is_crossed(history.brokers_of(message)) for each in history.splits)
+        and any(
+            message.sent_at < each.at < message.acknowledged_at
+            and each.is_crossed(history.brokers_of(message))
+            for each in history.splits
+        )
     )
 
 
