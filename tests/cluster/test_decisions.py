@@ -269,14 +269,26 @@ def test_a_record_has_what_its_format_has(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(LAYOUTS, 1, Layout(first))
     flights = (ops.Flight(Stamp(1, 1), 1, False),)
     session = PutSession(
-        "ann", Stamp(1, 1), 1, False, 0, 60, 0, 0, 0, -1, flights=flights, unasked=True, connected=Stamp(1, 1)
+        "ann",
+        Stamp(1, 1),
+        1,
+        False,
+        0,
+        60,
+        0,
+        0,
+        0,
+        -1,
+        flights=flights,
+        replaces=True,
+        connected=Stamp(1, 1),
     )
     strike = Record(Dot(1, 1), NO_DIGEST, 5, {}, (ops.Strike(3, "n3"),))
     for record in (strike, replace(strike, operations=(session,))):
         assert record.format == 2
         assert parse_record(record.encoded) == record
     old = parse_record(replace(strike, operations=(session,), format=1).encoded)
-    assert (old.format, old.operations) == (1, (replace(session, unasked=False),))
+    assert (old.format, old.operations) == (1, (replace(session, replaces=False),))
     with pytest.raises(ClusterError, match="format 1 of records has no Strike"):
         _ = replace(strike, format=1).encoded
     with pytest.raises(ClusterError, match="kind 15"):
@@ -478,54 +490,3 @@ def test_what_two_sides_add_of_which_one_does_not_know_of_the_other_is_on_all_no
     for node in (one, two, three):
         assert not node.rows.queue(owner)
         assert not list(node.rows.payloads.all())
-
-
-def test_a_message_of_an_ended_session_that_another_node_adds_later_is_told_as_new() -> None:
-    """That node did not know of the end: the message is for the session of now, which has heard of none."""
-    one, two = make_node(0, 2), make_node(1, 2)
-    owner, message_id = Owner(SESSION, "ann"), one.stamp()
-    added: list[Operation] = [
-        ops.Payload(message_id, b"m"),
-        ops.Add(owner, message_id, 0, 1, 1, 0, shared=True),
-    ]
-    epoch = one.stamp()
-    begun = PutSession("ann", epoch, 1, True, 0, 60, 0, 0, 0, -1, connected=epoch)
-    two.receive(one.write([begun]).encoded)
-    one.write(added)
-    one.write([ops.EndSession("ann", begun.epoch), replace(begun, epoch=one.stamp())])
-    assert not one.rows.queue(owner)
-    one.applier.forget_changes()
-    one.receive(two.write(added).encoded)
-    assert [each for each, _ in one.rows.queue(owner)] == [message_id]
-    assert one.applier.added == [(owner, message_id)]
-
-
-@pytest.mark.parametrize("ends", [False, True])
-def test_what_a_session_gets_in_the_batch_in_which_it_begins_is_its_own(ends: bool) -> None:
-    """Where there are rows of one before it, which has ended, or ends in that batch."""
-    here, there = make_node(0, 2), make_node(1, 2)
-    owner, old = Owner(SESSION, "ann"), Stamp(1, 1)
-
-    def begin(epoch: Stamp) -> PutSession:
-        return PutSession("ann", epoch, 1, True, 0, 60, 0, 0, 0, -1, connected=epoch)
-
-    def message(clock: int) -> list[ops.Operation]:
-        return [ops.Payload(Stamp(clock, 1), b"m"), ops.Add(owner, Stamp(clock, 1), 0, 1, 9, 0, False)]
-
-    end = ops.EndSession("ann", old)
-    first: list[ops.Operation] = [begin(old), ops.Subscribe("ann", "a", Stamp(2, 1), 1, 0), *message(3)]
-    second: list[ops.Operation] = [
-        begin(Stamp(4, 1)),
-        ops.Subscribe("ann", "b", Stamp(5, 1), 1, 0),
-        *message(6),
-    ]
-    batches: list[list[ops.Operation]] = [first, [end, *second]] if ends else [first, [end], second]
-    for batch in batches:
-        record = here.write(batch)
-        here.rows.take_changes()
-        here.synced(here.rows.vector)
-        there.receive(record.encoded)
-    assert here.rows.digest() == there.rows.digest()
-    for node in (here, there):
-        assert [each for each, _ in node.rows.queue(owner)] == [Stamp(6, 1)]
-        assert [each for each, _ in node.rows.filters("ann")] == ["b"]

@@ -69,7 +69,8 @@ class History:
         received = tuple(self._choose.sample([1, 2, 7 << 16 | 3, (1 << 48) - 1 << 16 | 4], 2))
         times = (0, 60, 0, 0, 0, -1)
         epoch = self._epochs[client]
-        return [PutSession(client, epoch, 1, begins, *times, b"", received, flights, connected=epoch)]
+        row = PutSession(client, epoch, 1, begins, *times, b"", received, flights, connected=epoch)
+        return [replace(row, replaces=begins and self._choose.random() < 0.5)]
 
     def _end(self) -> list[Operation]:
         client = self._choose.choice(CLIENTS)

@@ -11,9 +11,9 @@ that did not know of each other. For these the rules below give the same outcome
 - Of a session's rows that of the client's last CONNECT counts, and of what nodes have made of it without the
   client, as where they took it over, the last: whole, with what it has received and in flight. What another
   one had in flight waits again.
-- The end of a session hides what its node knew of the session's rows, and they are deleted when all nodes
-  know of the end (`stability.py`). It is void where a CONNECT with a higher epoch did not know of it: the
-  session went on there.
+- The end of a session hides what its node knew of the session's rows, and what other nodes have added that
+  did not know of the end. They are deleted when all nodes know of it (`stability.py`). It is void where a
+  CONNECT with a higher epoch did not know of it: the session went on there.
 - Of a subscription and of what is retained the last change counts, by time.
 """
 
@@ -132,6 +132,7 @@ class Applier:
             self.counts["cluster_added_after_removal"] += 1
             return
         shared = op.shared or op.owner.kind == GROUP
+        self._note_known(op.owner)
         entry = rows.entries.get(op.owner, op.id)
         unsent = entry is not None and entry.sequence >= 0
         fields = op.flags, op.qos, op.message_bytes, op.expires_at_ms, op.subscription_ids
@@ -139,13 +140,25 @@ class Applier:
         if entry is None:
             self._hold_payload(op.id)
             entry = Entry(())
-            self.added.append((op.owner, op.id))
         else:
             self.counts["cluster_added_twice"] += 1
-            if not rows.shown(op.owner, entry):  # it had gone with a session that has ended
-                self.added.append((op.owner, op.id))
-        adds = tuple(sorted((*entry.adds, added)))
-        rows.entries.put(op.owner, op.id, replace(entry, adds=adds))
+        was_there = rows.shown(op.owner, entry)  # else it is new, or went with a session that has ended
+        now = replace(entry, adds=tuple(sorted((*entry.adds, added))))
+        rows.entries.put(op.owner, op.id, now)
+        if op.owner.kind == SESSION and rows.is_hidden(op.owner.name, dot):
+            self.counts["cluster_added_after_end"] += 1
+        elif not was_there:
+            self.added.append((op.owner, op.id))
+
+    def _note_known(self, owner: Owner) -> None:
+        """From this record on what its node has for a client is for the session that came after those whose
+        end it knows of.
+        """
+        by, number = self._dot
+        for dot, end in self._rows.ends.of(owner.name) if owner.kind == SESSION else ():
+            if end.known is not None and by not in end.known and has_seen(self._seen, dot):
+                known = {**end.known, by: number}
+                self._rows.ends.put(owner.name, dot, replace(end, known=known))
 
     def _hold_payload(self, message_id: Stamp) -> None:
         payload = self._rows.payloads.get(message_id, None)
@@ -246,10 +259,11 @@ class Applier:
         is_new = known is None or known.row.epoch != op.epoch
         if known is not None and is_new and not has_seen(self._seen, known.dot):
             self._note_fork(op, known)
-        if op.begins and is_new and self._has_rows(op.client):
+        if op.begins and is_new and (op.replaces or self._has_rows(op.client)):
             # what this record has of the session comes behind this: it may hide records before this one alone
-            before_this = {**self._seen, self._dot.incarnation: self._dot.number - 1}
-            self._end(op.client, op.epoch, before_this)
+            own, number = self._dot
+            before_this = {**self._seen, own: number - 1}
+            self._end(op.client, op.epoch, before_this, {own: number} if op.replaces else None)
         if self._is_ended(op):
             self.counts["cluster_older_epoch"] += 1
             return
@@ -259,7 +273,7 @@ class Applier:
             if op.connected == op.epoch:
                 self.visited.append(op.client)
             return
-        row = replace(op, flights=())
+        row = replace(op, flights=(), replaces=False)
         if before is None or before.row.epoch != op.epoch:
             if before is not None and not self._own and self.home.get(op.client) == before.row.epoch:
                 self.overruled[op.client] = replace(before.row, flights=flights_of(rows, op.client))
@@ -324,17 +338,17 @@ class Applier:
 
     def _end_session(self, op: ops.EndSession) -> None:
         self.sessions.append(op.client)
-        self._end(op.client, op.epoch, self._seen)
+        self._end(op.client, op.epoch, self._seen, {self._dot.incarnation: self._dot.number + 1})
 
-    def _end(self, client: str, epoch: Stamp, seen: Vector) -> None:
+    def _end(self, client: str, epoch: Stamp, seen: Vector, known: Mapping[int, int] | None) -> None:
         rows = self._rows
         session = rows.sessions.get(client, None)
         ended = [end.over for _, end in rows.ends.of(client) if end.over is not None]
-        known = [*ended, *([(session.row.connected, session.dot)] if session else [])]
-        if any(each > epoch and not has_seen(self._seen, dot) for each, dot in known):
+        others = [*ended, *([(session.row.connected, session.dot)] if session else [])]
+        if any(each > epoch and not has_seen(self._seen, dot) for each, dot in others):
             self.counts["cluster_end_void"] += 1
             return
-        rows.ends.put(client, self._dot, End(epoch, seen, max(known, default=None)))
+        rows.ends.put(client, self._dot, End(epoch, seen, max(others, default=None), known))
         rows.sessions.put(client, None, None)
 
     def _receive(self, op: ops.Receive) -> None:
@@ -363,6 +377,7 @@ class Applier:
     def _change_subscription(
         self, op: ops.Subscribe | ops.Unsubscribe, options: int | None, subscription_id: int
     ) -> None:
+        self._note_known(Owner(SESSION, op.client))
         before = self._rows.subscriptions.get(op.client, op.topic_filter)
         if before is None or before.stamp < op.stamp:
             row = Subscription(op.stamp, self._dot, options, subscription_id)

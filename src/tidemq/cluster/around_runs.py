@@ -13,18 +13,21 @@ from tidemq.cluster.stored_tables import FAMILY
 
 class Around:
     """What a run (`run_rows.py`) asks of the rows around it, all that this batch has changed otherwise among
-    it. `apart`: clients of whose entries a run changes none, and of whose new ones `note_added` is told.
+    it. `by`: the node of its record. `apart`: clients of whose entries a run changes none, and of whose new
+    ones `note_added` is told.
     """
 
     def __init__(
         self,
         rows: Any,
         pending: Pending,
+        by: int,
         apart: Container[str],
         note_added: Callable[[str, bytes], None],
     ) -> None:
         self._rows = rows  # `StoredRows`
         self._pending = pending
+        self._by = by
         self._apart = apart
         self.note_added = note_added  # client, message id
 
@@ -32,6 +35,9 @@ class Around:
         """The queue where new messages of a client go, as keys have it; empty: not by a run."""
         if self._has_changed_session(client):
             return b""  # the queue that it has when the batch is written may be another
+        for _, end in self._rows.ends.of(client):
+            if end.known is not None and self._by not in end.known:
+                return b""  # it is hidden, or the first that is not
         current: int = self._rows.owners.current(Owner(SESSION, client))
         return current.to_bytes(8)
 

@@ -18,8 +18,10 @@ from tidemq.cluster.forms import Reader, decode, encode
 from tidemq.cluster.operations import SESSION, Owner, Stamp
 from tidemq.cluster.pending import Readable
 from tidemq.cluster.piece_cuts import join
+from tidemq.cluster.rows import End
+from tidemq.cluster.stored_rows import parse_end
 from tidemq.cluster.stored_tables import FAMILY
-from tidemq.cluster.vectors import Dot, Vector, has_seen
+from tidemq.cluster.vectors import Dot
 from tidemq.errors import ClusterError
 from tidemq.store.interface import Row
 from tidemq.store.rows import IDLE, IN_FLIGHT, RELEASED, RETAIN
@@ -120,7 +122,7 @@ class ComparableRows:
         """By the client's name, the size of that before it, and the filter, as the engine reads them."""
         sessions, ends, records = (_Followed(self._store, each) for each in (b"s", b"e", b"u"))
         client, has_session = b"", False
-        seen: list[Vector] = []
+        ended: list[End] = []
         beside: dict[bytes, bytes] = {}
         for key, value in self._store.scan("subscription", b"", after):
             size = int.from_bytes(key[:2])
@@ -130,10 +132,10 @@ class ComparableRows:
             spelled = encode("bytes", name)
             if spelled != client:
                 client, has_session = spelled, bool(sessions.at(spelled))
-                seen = [_seen(each) for _, each in ends.at(spelled)]
+                ended = [parse_end(each) for _, each in ends.at(spelled)]
                 beside = {each[9 + size :]: text for each, text in records.at(spelled)}
             record = beside.get(topic_filter)
-            if not has_session or (record and _is_hidden(seen, record[16:32])):
+            if not has_session or (record and _is_hidden(ended, record[16:32])):
                 continue
             if record is None:
                 yield key, _NONE + value
@@ -146,29 +148,29 @@ class ComparableRows:
         """By the owner (its kind, the size of its name, the name) and the message's id."""
         sessions, ends = _Followed(self._store, b"s"), _Followed(self._store, b"e")
         owner, is_there = b"", True
-        seen: list[Vector] = []
+        ended: list[End] = []
         rows = self._store.scan(FAMILY, b"q", b"q" + after)
         for name, low, high, window in _windows(rows, after):
             if name != owner:
                 owner, is_there = name, True
-                seen = []
+                ended = []
                 if name[0] == SESSION:
                     is_there = bool(sessions.at(name[1:]))
-                    seen = [_seen(each) for _, each in ends.at(name[1:])]
+                    ended = [parse_end(each) for _, each in ends.at(name[1:])]
             if is_there:
-                yield from self._window(name, low, high, window, seen)
+                yield from self._window(name, low, high, window, ended)
 
     def _window(
-        self, owner: bytes, low: bytes, high: bytes, window: list[Row], seen: Sequence[Vector]
+        self, owner: bytes, low: bytes, high: bytes, window: list[Row], ended: Sequence[End]
     ) -> list[Row]:
         """Of one owner what comes after `low`, and where there is `high` not behind it."""
-        if not seen:
+        if not ended:
             number = window[0][1][:8]
             both = [self._queue(number, status, low, high) for status in (IDLE, IN_FLIGHT)]
             joined = join(owner, window, *both)
             if joined is not None:
                 return joined
-        return self._odd_window(owner, low, high, [(key[-ID_BYTES:], text) for key, text in window], seen)
+        return self._odd_window(owner, low, high, [(key[-ID_BYTES:], text) for key, text in window], ended)
 
     def _queue(self, number: bytes, status: int, low: bytes, high: bytes) -> list[Row]:
         """Rows of a queue in a range of ids."""
@@ -186,12 +188,12 @@ class ComparableRows:
         return found
 
     def _odd_window(
-        self, owner: bytes, low: bytes, high: bytes, window: list[Row], seen: Sequence[Vector]
+        self, owner: bytes, low: bytes, high: bytes, window: list[Row], ended: Sequence[End]
     ) -> list[Row]:
         """The same where something is not as it nearly always is."""
         said = {message_id: text[_ADDS:] for message_id, text in window}
-        if seen:
-            said = {each: shown for each, text in said.items() if (shown := _shown(text, seen))}
+        if ended:
+            said = {each: shown for each, text in said.items() if (shown := _shown(text, ended))}
         numbers = {text[:8] for message_id, text in window if message_id in said}
         rows: dict[bytes, tuple[int, bytes]] = {}
         for number in sorted(numbers):
@@ -278,23 +280,18 @@ def _with_strays(states: list[Row], rows: Mapping[bytes, tuple[int, bytes]]) -> 
     ]
 
 
-def _seen(end: bytes) -> Vector:
-    vector: Vector = Reader(end, 16).read("vector")
-    return vector
-
-
-def _is_hidden(seen: Iterable[Vector], record: bytes) -> bool:
+def _is_hidden(ended: Iterable[End], record: bytes) -> bool:
     dot = Dot(int.from_bytes(record[:8]), int.from_bytes(record[8:]))
-    return any(has_seen(each, dot) for each in seen)
+    return any(each.hides(dot) for each in ended)
 
 
-def _shown(text: bytes, seen: Sequence[Vector]) -> bytes:
+def _shown(text: bytes, ended: Sequence[End]) -> bytes:
     """What is there of what records have added; empty: nothing."""
     reader = Reader(text)
     shown: list[bytes] = []
     for _ in range(reader.count()):
         added = [reader.read(form) for form in _ADDED.split()]
-        if not any(has_seen(each, added[0]) for each in seen):
+        if not any(each.hides(added[0]) for each in ended):
             shown.append(encode(_ADDED, *added))
     return encode("I", len(shown)) + b"".join(shown) if shown else b""
 

@@ -317,15 +317,16 @@ class Conversion:
 
     def _put_session(self, key: bytes, value: bytes | None) -> Iterator[Operation]:
         client = key.decode()
+        session = self._rows.sessions.get(client, None)
         if value is None:
             self._ended.add(client)
             rank = self.rank(client)
             self._forget_epoch(client)
-            session = self._rows.sessions.get(client, None)
             # else it goes on elsewhere
             if rank is not None and (session is None or session.row.rank <= rank):
                 yield ops.EndSession(client, rank[0])
             return
+        replaces = session is not None or client in self._ended
         self._ended.discard(client)
         row = parse_session(key, value)
         owner = Owner(SESSION, client)
@@ -356,6 +357,7 @@ class Conversion:
             row.will_expiry_s,
             value[len(value) - will_bytes(value) :],
             connected=self._connected[client],
+            replaces=begins and replaces,
         )
 
     def _is_over(self, client: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 CLUSTER_COUNTERS = (
     "cluster_acknowledged_degraded",
     "cluster_unacknowledged_degraded",
+    "cluster_added_after_end",
     "cluster_added_after_removal",
     "cluster_added_elsewhere",
     "cluster_added_twice",

@@ -54,6 +54,8 @@ NODE_SCHEMAS = {
             *_EPOCH,
             ("seen_by", pa.list_(pa.uint64())),
             ("seen", pa.list_(pa.uint64())),
+            ("known_by", pa.list_(pa.uint64())),
+            ("known", pa.list_(pa.uint64())),
             ("over_clock", pa.uint64()),
             ("over_origin", pa.uint64()),
             ("over_by", pa.uint64()),
@@ -142,7 +144,8 @@ def _write_rows(rows: Rows, files: TableFiles, buckets: int) -> None:
         bucket, number = places.of(Owner(SESSION, client))
         over = (*end.over[0], *end.over[1]) if end.over is not None else (None,) * 4
         seen = (list(end.seen), list(end.seen.values()))
-        files.add("ends", bucket, (number, *dot, *end.epoch, *seen, *over))
+        known = (None, None) if end.known is None else (list(end.known), list(end.known.values()))
+        files.add("ends", bucket, (number, *dot, *end.epoch, *seen, *known, *over))
     for client, topic_filter, each in rows.subscriptions.all():
         bucket, number = places.of(Owner(SESSION, client))
         state = (each.options, each.subscription_id, *each.dot, *each.stamp)

@@ -114,7 +114,9 @@ class PutSession:
 
     `connected`: the epoch of the client's last CONNECT. A session has a newer epoch where a node has taken it
     without its client. `unasked`: a node has taken it without a word of its home, at any time: the client may
-    hold packet identifiers of messages that are known nowhere, or not as these. It stays so.
+    hold packet identifiers of messages that are known nowhere, or not as these. It stays so. `replaces`: it
+    begins, and its node knew of the session that was there: what nodes that do not know of it add for that
+    one is not for this one.
     """
 
     client: str
@@ -132,6 +134,7 @@ class PutSession:
     flights: tuple[Flight, ...] = ()
     connected: Stamp = NEVER
     unasked: bool = False
+    replaces: bool = False
 
     @property
     def rank(self) -> tuple[Stamp, Stamp]:
@@ -144,7 +147,7 @@ class PutSession:
 @dataclass(frozen=True, slots=True)
 class EndSession:
     """The session of the CONNECT with this epoch, and those before it, with subscriptions and queue, as far
-    as this node knows them.
+    as this node knows them, and what nodes add to it that do not know of this yet.
     """
 
     client: str

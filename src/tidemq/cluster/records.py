@@ -74,7 +74,7 @@ _FIRST: dict[type[Any], tuple[int, str]] = {
     Send: (4, "owner stamp stamp Q"),
     Release: (5, "owner stamp stamp"),
     Return: (6, "owner stamp stamp"),
-    PutSession: (7, "text stamp Q ? Q I q q I q bytes Q* flights stamp ?"),
+    PutSession: (7, "text stamp Q ? Q I q q I q bytes Q* flights stamp ? ?"),
     EndSession: (8, "text stamp"),
     Receive: (9, "text stamp Q"),
     Forget: (10, "text stamp H"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -89,11 +89,25 @@ class End:
     """The session of the CONNECT with this epoch has ended, as have those before: with what `seen` covers of
     its rows, unless a CONNECT that does not know of it has a higher epoch. `over`: the newest CONNECT that it
     ended, with the session's record.
+
+    `known`: of each node its first record that has something for the client and knows of the end; what is
+    before that, or of a node that is not among these, went with the session, too. None: that is not so, for
+    who ended it did not know that there was any.
     """
 
     epoch: Stamp
     seen: Vector
     over: tuple[Stamp, Dot] | None
+    known: Mapping[int, int] | None
+
+    def hides(self, dot: Dot) -> bool:
+        """Whether what this record has made of the session's rows went with it."""
+        if has_seen(self.seen, dot):
+            return True
+        if self.known is None:
+            return False
+        first = self.known.get(dot.incarnation)
+        return first is None or dot.number < first
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +220,7 @@ class Rows(ABC):
 
     def is_hidden(self, client: str, dot: Dot) -> bool:
         """Whether a row that this record made went with the end of a session."""
-        return any(has_seen(end.seen, dot) for _, end in self.ends.of(client))
+        return any(end.hides(dot) for _, end in self.ends.of(client))
 
     def shown(self, owner: Owner, entry: Entry) -> tuple[Added, ...]:
         """What of an entry is there."""

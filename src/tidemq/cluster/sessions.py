@@ -22,7 +22,7 @@ def connect(rows: Rows, wish: PutSession, *, clean: bool, asked: bool) -> PutSes
     """
     before = rows.sessions.get(wish.client, None)
     if before is None or clean:
-        return replace(wish, begins=True, next_sequence=0)
+        return replace(wish, begins=True, next_sequence=0, replaces=before is not None)
     known = asked or before.row.home == wish.home
     flights = flights_of(rows, wish.client)
     return replace(

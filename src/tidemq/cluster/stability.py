@@ -200,9 +200,7 @@ class Stability:
             now.may_look -= 1
             after = message_id
             known = none and all(has_seen(stable, each.dot) for each in entry.adds)
-            shown = tuple(
-                each for each in entry.adds if not any(has_seen(end.seen, each.dot) for _, end in ends)
-            )
+            shown = tuple(each for each in entry.adds if not any(end.hides(each.dot) for _, end in ends))
             if known or not shown:
                 dropped.append(message_id)
                 continue

@@ -29,7 +29,15 @@ from tidemq.cluster.rows import (
 )
 from tidemq.cluster.run_rows import NewestIds, RunRows
 from tidemq.cluster.session_rows import SessionLayout
-from tidemq.cluster.stored_tables import FAMILY, KeptTable, NotedTable, PlainLayout, StoredTable, tuple_layout
+from tidemq.cluster.stored_tables import (
+    FAMILY,
+    KeptTable,
+    NotedTable,
+    PlainLayout,
+    SparseTable,
+    StoredTable,
+    tuple_layout,
+)
 from tidemq.cluster.vectors import Dot, Vector
 from tidemq.store import Write
 from tidemq.store.rows import (
@@ -51,6 +59,7 @@ _QUEUE_KEY = struct.Struct(">QB16s")
 _QUEUE = struct.Struct(">BBIqQ")
 _EXPIRY_KEY = struct.Struct(">qQ16s")
 _ADDED = "dot ? ? B B I q I*"
+_END = "stamp vector stamp? dot? vector?"
 
 
 def id_bytes(stamp: Stamp) -> bytes:
@@ -296,11 +305,18 @@ class RetainedLayout:
 
 
 def _part_end(end: End) -> tuple[Any, ...]:
-    return (end.epoch, end.seen, *(end.over or (None, None)))
+    return (end.epoch, end.seen, *(end.over or (None, None)), end.known)
 
 
-def _join_end(epoch: Stamp, seen: dict[int, int], over: Stamp | None, by: Dot | None) -> End:
-    return End(epoch, seen, (over, by) if over is not None and by is not None else None)
+def _join_end(
+    epoch: Stamp, seen: dict[int, int], over: Stamp | None, by: Dot | None, known: dict[int, int] | None
+) -> End:
+    return End(epoch, seen, (over, by) if over is not None and by is not None else None, known)
+
+
+def parse_end(text: bytes) -> End:
+    """Of a row of the family `cluster` whose key begins with `e`."""
+    return _join_end(*decode(_END, text))
 
 
 class StoredRows(Rows):
@@ -324,6 +340,11 @@ class StoredRows(Rows):
             self._tables.append(made)
             return made
 
+        def sparse(layout: Any) -> StoredTable[Any, Any, Any]:
+            made: SparseTable[Any, Any, Any] = SparseTable(layout)
+            self._tables.append(made)
+            return made
+
         def kept(layout: Any) -> StoredTable[Any, Any, Any]:
             made: KeptTable[Any, Any, Any] = KeptTable(layout)
             self._tables.append(made)
@@ -338,11 +359,7 @@ class StoredRows(Rows):
 
         super().__init__(
             sessions=table(self._sessions),
-            ends=table(
-                PlainLayout(
-                    store, b"e", ("text", "dot", "stamp vector stamp? dot?"), part=_part_end, join=_join_end
-                )
-            ),
+            ends=sparse(PlainLayout(store, b"e", ("text", "dot", _END), part=_part_end, join=_join_end)),
             removed=table(PlainLayout(store, b"r", ("owner", "stamp", "dots"))),  # see `drop_removed`
             payloads=table(PayloadLayout(store)),
             subscriptions=table(SubscriptionLayout(store)),
@@ -395,7 +412,7 @@ class StoredRows(Rows):
         def note_added(client: str, message_id: bytes) -> None:
             added.append((Owner(SESSION, client), Stamp(*_ID.unpack(message_id))))
 
-        around = Around(self, self._pending, apart, note_added)
+        around = Around(self, self._pending, dot.incarnation, apart, note_added)
         work = RunRows(run.text, encode("dot", dot), seen, self._newest, self._pending, around)
         while left := work.go_on():
             yield left

@@ -123,6 +123,37 @@ class KeptTable(StoredTable[A, B, V]):
         super().confirm()
 
 
+class SparseTable(StoredTable[A, B, V]):
+    """Few first keys have rows. Which these are is known in memory, so that the others cost no look."""
+
+    def __init__(self, layout: Layout[A, B, V]) -> None:
+        super().__init__(layout)
+        self._firsts = {first for first, _, _ in layout.load_all()}
+
+    def get(self, first: A, second: B) -> V | None:
+        """As in `Table`."""
+        return super().get(first, second) if first in self._firsts else None
+
+    def put(self, first: A, second: B, new: V | None) -> None:
+        """As in `Table`."""
+        self._firsts.add(first)
+        super().put(first, second, new)
+
+    def of(self, first: A) -> list[tuple[B, V]]:
+        """As in `Table`."""
+        return super().of(first) if first in self._firsts else []
+
+    def has(self, first: A) -> bool:
+        """As in `Table`."""
+        return first in self._firsts and super().has(first)
+
+    def confirm(self) -> None:
+        """As in `StoredTable`."""
+        changed = self.changed
+        super().confirm()
+        self._firsts.difference_update(first for first in changed if not super(SparseTable, self).has(first))
+
+
 class NotedTable(StoredTable[A, B, V]):
     """`note` is called with the keys of each row that is put."""
 

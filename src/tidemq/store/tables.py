@@ -33,7 +33,7 @@ from tidemq.store.rows import (
 )
 
 VERSION = 1
-NODE_VERSION = 3  # of dumps of a cluster's nodes, which `tidemq/cluster/dumps.py` writes
+NODE_VERSION = 4  # of dumps of a cluster's nodes, which `tidemq/cluster/dumps.py` writes
 BUCKETS = 32
 MANIFEST = "manifest.json"
 SESSION, SHARED = "session", "shared"  # kinds of owners

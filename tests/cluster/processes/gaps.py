@@ -78,19 +78,6 @@ def _seconds(history: History, at: float) -> float:
     return history.events[int(at) - 1][0] if at <= len(history.events) else at
 
 
-def _its_session_ended(history: History, failure: Failure) -> bool:
-    """Whether the client ended its session while a node was not there, or not reached."""
-    mine = [each for each in history.connections if each.client == failure.client]
-    apart = [
-        (each.at, each.ended_at) for each in history.faults if each.kind in (KILLED, STOPPED, CUT, SILENT)
-    ]
-    apart += [(each.at, each.met_at) for each in history.splits]
-    return any(
-        end.clean and any(begin < after.accepted_at and end.asked_at < over for begin, over in apart)
-        for end, after in itertools.pairwise(mine)
-    )
-
-
 def _its_session_moved(history: History, failure: Failure) -> bool:
     """Whether the message was sent while the client came from another node, or soon after; or while it came
     back to its own one, which had been away, from the one that had its session meanwhile.
@@ -187,11 +174,6 @@ GAPS = (
     Gap("**QoS 2 while a node ends**", ("disorder",), _a_node_ended),
     Gap("**QoS 2 of a node that is killed**", ("twice", "disorder"), _its_node_was_killed),
     Gap("**QoS 2 to a session that ends**", ("stray", "quality"), _it_was_under_way_as_its_session_ended),
-    Gap(
-        "**A session that ends while a node is not there**",
-        ("session back", "stray", "quality", "twice", "repeated", "stalled", "unreleased", "came back"),
-        _its_session_ended,
-    ),
     Gap("**UNSUBSCRIBE soon after a session has moved**", ("stray", "quality"), _its_session_moved),
     Gap("**Order where a clock is set**", ("retained", "disorder"), _a_clock_was_set),
     Gap(

@@ -89,8 +89,6 @@ class Hosts(World):
 
     def send(self, source: int, target: int, kind: str, *body: object) -> None:
         link = (source, target)
-        if kind == RECORDS and (link in self.losing or link in self.cut or link in self.slow):
-            self.journal.late.append(self.now)
         if kind != RECORDS or link not in self.losing:
             super().send(source, target, kind, *body)
 
@@ -100,7 +98,6 @@ class Hosts(World):
 
     def lose(self, link: tuple[int, int]) -> None:
         """All that is under way on it."""
-        self.journal.late.append(self.now)
         self.broken[link] = self.broken.get(link, 0) + 1
 
     def cut_off(self, link: tuple[int, int]) -> None:

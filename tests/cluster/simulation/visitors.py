@@ -43,7 +43,6 @@ class Journal:
     again: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     unquiet: bool = False  # a node died, or was cut off
-    late: list[float] = field(default_factory=list)  # when records were lost, or sent slowly
     settled_s: float = SETTLED_S  # or longer, where something of a session that leaves stays open
     clocks_set: bool = False
 
@@ -192,7 +191,7 @@ class Subscriber:
             journal.wrong("repeated", f"{key} for {self.name}")
         if sent is None or (settled and self.topic_filter not in (sent.topic, "+")):
             journal.wrong("phantom", f"{key} for {self.name}")
-        elif sent.acknowledged and sent.acknowledged_at < self._begun_at and not self._may_be_late(sent):
+        elif sent.acknowledged and sent.acknowledged_at < self._begun_at:
             journal.wrong("resurrected", f"{key} for {self.name}, whose session began later")
         journal.taken[self.name].append(key)
         world = self._world
@@ -203,11 +202,6 @@ class Subscriber:
                 journal.answered[self.name][key] = visit.process
 
         world.at(world.choose.uniform(*world.choose.choice(ANSWER_S)), answer)
-
-    def _may_be_late(self, sent: Sent) -> bool:
-        """Whether a node had queued it whose record had not come when the session before ended."""
-        late = any(sent.sent_at <= each <= self._begun_at for each in self._journal.late)
-        return self._journal.unquiet or late
 
 
 class Publisher:

@@ -31,7 +31,7 @@ from tidemq.pipeline.reconcile import bucket_merging, node_merging
 from tidemq.pipeline.reconcile.bucket_merging import Counts
 
 VERSION, FORMAT = 1, "2"  # of dumps, and of the rows in them, that this one reads and writes
-NODE_VERSION = 3  # of dumps of a cluster's nodes, which it reads
+NODE_VERSION = 4  # of dumps of a cluster's nodes, which it reads
 MANIFEST = "manifest.json"
 TABLES = ("owners", "subscriptions", "seen", "entries", "payloads", "retained")
 GROUP_ROWS = 1 << 18

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+ALL = 2**64 - 1  # records of a node
 Stamp = tuple[int, int]  # clock, and whose
 Vector = Mapping[int, int]
 
@@ -34,11 +35,13 @@ class Session(NamedTuple):
 
 class End(NamedTuple):
     """At this epoch, with what `seen` covers; `over`: the newest CONNECT that it is known to have ended, and
-    the record of that session.
+    the record of that session. `known`: of each node its first record that has something for the client and
+    knows of the end, with which all before it has gone, and all of other nodes; None: nothing of the kind.
     """
 
     epoch: Stamp
     seen: Vector
+    known: Vector | None
     over: tuple[Stamp, Record] | None
 
 
@@ -54,9 +57,20 @@ def covers(vector: Vector, record: Record) -> bool:
     return vector.get(record.by, 0) >= record.number
 
 
+def hidden_upto(end: End, by: int) -> int:
+    """Up to which of a node's records what they made of the client's went with the end."""
+    seen = end.seen.get(by, 0)
+    return seen if end.known is None else max(seen, end.known.get(by, ALL + 1) - 1)
+
+
 def live_ends(client: Client, vectors: Sequence[Vector]) -> dict[Record, End]:
     """The ends that count: no node has found them void, or forgotten them since all knew of them."""
-    every = {record: end for ends in client.ends.values() for record, end in ends.items()}
+    every: dict[Record, End] = {}
+    for ends in client.ends.values():
+        for record, end in ends.items():
+            other = every.get(record)
+            known = None if end.known is None else {**end.known, **(other.known or {} if other else {})}
+            every[record] = end._replace(known=known)
     return {
         record: end
         for record, end in every.items()

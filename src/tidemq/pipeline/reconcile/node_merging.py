@@ -29,6 +29,7 @@ from tidemq.pipeline.reconcile.ended_sessions import (
     Session,
     Vector,
     going_on,
+    hidden_upto,
     live_ends,
 )
 
@@ -89,6 +90,7 @@ def _decide(
         for owner, *row in ends[node].iter_rows():
             record, end = _end(row)
             clients[numbers[node][owner]].ends.setdefault(node, {})[record] = end
+    nodes = {by for vector in vectors for by in vector}
     sides = [0] * len(shared)
     hidden: dict[tuple[int, int], int] = {}
     for owner, client in enumerate(clients):
@@ -98,20 +100,22 @@ def _decide(
         side = going_on(client, counting, vectors)
         sides[owner] = _NOWHERE if side is None else side
         for end in counting.values():
-            for by, number in end.seen.items():
-                hidden[owner, by] = max(number, hidden.get((owner, by), 0))
+            for by in nodes:
+                hidden[owner, by] = max(hidden_upto(end, by), hidden.get((owner, by), 0))
     rows_of = [(owner, by, upto) for (owner, by), upto in hidden.items()]
     schema = {"owner": pl.UInt32, "by": _U64, "upto": _U64}
     return sides, pl.DataFrame(rows_of, schema=schema, orient="row")
 
 
 def _end(row: Sequence[object]) -> tuple[Record, End]:
-    by, number, clock, origin, seen_by, seen, over_clock, over_origin, over_by, over_number = row
+    by, number, clock, origin, seen_by, seen, known_by, known_at, *of_over = row
+    over_clock, over_origin, over_by, over_number = of_over
     over = None
     if over_clock is not None:
         over = (over_clock, over_origin), Record(over_by, over_number)  # type: ignore[arg-type]
     vector = dict(zip(seen_by, seen, strict=True))  # type: ignore[call-overload]  # as the schema says
-    return Record(by, number), End((clock, origin), vector, over)  # type: ignore[arg-type]
+    known = None if known_by is None else dict(zip(known_by, known_at, strict=True))  # type: ignore[call-overload]
+    return Record(by, number), End((clock, origin), vector, known, over)  # type: ignore[arg-type]
 
 
 def _covered(vector: Mapping[int, int], by: str = "by", number: str = "number") -> pl.Expr:
