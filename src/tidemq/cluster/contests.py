@@ -91,8 +91,7 @@ class Contests:
         rows, changed = self._node.rows, []
         for client in clients:
             session = rows.sessions.get(client, None)
-            is_here = session is not None and session.row.epoch == self._conversion.epoch(client)
-            if session is not None and is_here and not session.row.unasked:
+            if session is not None and self._conversion.has_current(client) and not session.row.unasked:
                 changed.append(replace(session.row, begins=False, unasked=True))
         if changed:
             self._write([*changed])

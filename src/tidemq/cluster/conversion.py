@@ -124,6 +124,11 @@ class Conversion:
         """The epoch of a session that the engine has."""
         return self._epochs.get(client)
 
+    def has_current(self, client: str) -> bool:
+        """Whether the session that all know is the one that the engine has."""
+        standing = self._rows.standing(client)
+        return standing is not None and standing.epoch == self._epochs.get(client)
+
     def rank(self, client: str) -> tuple[Stamp, Stamp] | None:
         """As `PutSession` has it, of a session that the engine has."""
         epoch = self._epochs.get(client)

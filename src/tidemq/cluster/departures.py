@@ -134,7 +134,7 @@ class Departures:
             standing = self._node.rows.standing(client)
             if standing is not None and standing.home in apart:
                 continue
-            if standing is None or standing.epoch != self._conversion.epoch(client):
+            if not self._conversion.has_current(client):
                 self._owing[client] = self._lingering.pop(client)[1]
                 self.release(client)  # the log says here, too, that it is elsewhere
         self._remind(now)
@@ -221,7 +221,7 @@ class Departures:
         rows: list[Operation] = []
         for client, place, _ in self._left:
             session = self._node.rows.sessions.get(client, None)
-            if session is not None and session.row.epoch == self._conversion.epoch(client):
+            if session is not None and self._conversion.has_current(client):
                 rows.append(replace(session.row, begins=False, next_sequence=place, received=()))
         if rows:
             self._write(rows)

@@ -325,7 +325,8 @@ class Moves:
         """The engine has a session that was given to it, or had one already."""
         coming = self._coming.get(client)
         if not here and coming is not None:
-            _log.error("what was left of the session of %r was here still", client)
+            # one that has ended, and whose end has no copy yet, as in a split
+            _log.info("what is left of the session of %r goes before it is taken from elsewhere", client)
             coming.taken = False
             self.departures.release(client)
             return
@@ -478,23 +479,18 @@ class Moves:
             self._access.all_came(number)
 
     def _hear_kept(self, client: str, source: int) -> None:
-        if self._is_here(client) and not (client in self._come or client in self._coming):
+        if self._conversion.has_current(client) and not (client in self._come or client in self._coming):
             self.share(client)
             self._has_come(client, source)
 
     def share(self, client: str) -> None:
         """Another node has had a session that is at home here, and takes messages for it still."""
-        if not self._is_here(client) or self.departures.still_takes(client):
+        if not self._conversion.has_current(client) or self.departures.still_takes(client):
             return
         self._sharing.begin(client)
         number = self._conversion.number(Owner(SESSION, client))
         if number:
             self._access.expect_doubles(number, self._sharing.for_s)
-
-    def _is_here(self, client: str) -> bool:
-        """Whether the session that all know is the one that this node's engine has."""
-        standing = self._node.rows.standing(client)
-        return standing is not None and standing.epoch == self._conversion.epoch(client)
 
     def _bring_orphan(self, client: str) -> None:
         self._comes(client).is_orphan = True
