@@ -151,13 +151,16 @@ async def test_a_client_that_has_come_back_to_its_side_stays_there(nodes: Nodes)
 
 @pytest.mark.parametrize("comes_to", ["", "one", "two"])
 async def test_a_session_that_its_client_has_ended_does_not_come_back(nodes: Nodes, comes_to: str) -> None:
-    """As the other side has taken it; unless the client has come there, which does not know of the end."""
+    """As the other side has taken it, nor what that queues for it; unless the client has come there, which
+    does not know of the end.
+    """
     ann, one, two = await begin_split(nodes)
     await until(lambda: home(nodes, "two") == two, "it is taken over")
     await asyncio.to_thread(partial(ann.disconnect, session_expiry=0))
     await until(lambda: home(nodes, "one") == 0, "it has ended")
+    await publish_all(nodes.brokers["two"], "a/1", [b"elsewhere"])
     if comes_to:
-        await connect(nodes, comes_to)
+        ann = await connect(nodes, comes_to)
         await until(lambda: home(nodes, comes_to) != 0)
     nodes.links.cut.clear()
     await until(lambda: nodes.agree("one", "two"))
@@ -165,6 +168,12 @@ async def test_a_session_that_its_client_has_ended_does_not_come_back(nodes: Nod
     await until(lambda: {home(nodes, name) for name in ("one", "two")} == {homes[comes_to]})
     filters = nodes.ask("one", lambda keeper: [each for each, _ in keeper.rows.filters("ann")])
     assert filters == (["a/#"] if comes_to == "two" else [])
+    if comes_to == "two":
+        assert (await asyncio.to_thread(ann.expect, PUBLISH)).payload == b"elsewhere"
+        return
+    assert nodes.keepers["one"].node.applier.counts["cluster_added_after_end"] == 1
+    if comes_to:
+        await asyncio.to_thread(ann.expect_nothing)
 
 
 async def go_elsewhere(nodes: Nodes) -> None:
