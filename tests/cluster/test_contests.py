@@ -12,11 +12,21 @@ from cluster.test_keeping import Nodes
 from cluster.test_splits import begin_split, connect, home
 from waiting import until
 
+from tidemq.engine.door.figures import Inquiry, InquiryKind
+
 
 @pytest.fixture
 async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
     async with AsyncExitStack() as stack:
         yield Nodes(tmp_path, stack)
+
+
+async def end_session(nodes: Nodes, name: str) -> None:
+    """An administrator ends ann's session at a node."""
+    monitor = nodes.brokers[name].monitor
+    assert monitor is not None
+    await monitor.questions.ask(0, Inquiry(kind=InquiryKind.END, text="ann"))
+    await until(lambda: home(nodes, name) == 0, "it has ended")
 
 
 async def test_a_connect_while_the_session_is_brought_in_is_one(nodes: Nodes) -> None:
@@ -44,11 +54,11 @@ async def test_a_connect_while_the_session_is_brought_in_is_one(nodes: Nodes) ->
     await asyncio.to_thread(ann.ping)
 
 
-async def test_what_ends_with_its_time_on_the_other_side_is_no_later_connect(nodes: Nodes) -> None:
-    _, one, two = await begin_split(nodes, session_expiry=2)
-    ann = await connect(nodes, "one", session_expiry=2)
+async def test_what_ends_without_its_client_on_the_other_side_is_no_later_connect(nodes: Nodes) -> None:
+    _, one, two = await begin_split(nodes)
+    ann = await connect(nodes, "one")
     await until(lambda: home(nodes, "two") == two, "it is taken over")
-    await until(lambda: home(nodes, "two") == 0, "its time is over")
+    await end_session(nodes, "two")
     nodes.links.cut.clear()
     await until(lambda: home(nodes, "two") == one, "it goes on")
     await until(lambda: nodes.agree("one", "two"))
@@ -58,9 +68,9 @@ async def test_what_ends_with_its_time_on_the_other_side_is_no_later_connect(nod
 
 async def test_nothing_is_left_of_a_session_that_has_ended_on_the_other_side(nodes: Nodes) -> None:
     """Whose engine says last that the connection is over: that is no session."""
-    ann, _, two = await begin_split(nodes, session_expiry=2)
+    ann, _, two = await begin_split(nodes)
     await until(lambda: home(nodes, "two") == two, "it is taken over")
-    await until(lambda: home(nodes, "two") == 0, "its time is over")
+    await end_session(nodes, "two")
     nodes.links.cut.clear()
     await asyncio.to_thread(ann.expect_closed, 0x8E)
     await until(lambda: nodes.ask("one", lambda keeper: keeper.conversion.epoch("ann")) is None)

@@ -121,6 +121,27 @@ async def test_a_client_that_is_connected_all_the_time_stays_where_it_is(nodes: 
     await until(lambda: nodes.agree("one", "two"))
 
 
+async def test_a_session_does_not_expire_where_its_client_may_be_connected_elsewhere(nodes: Nodes) -> None:
+    """However long the split lasts. Its time begins when the other node, heard again, does not have it."""
+    ann, one, two = await begin_split(nodes, session_expiry=1)
+    await until(lambda: home(nodes, "two") == two, "it is taken over")
+    await asyncio.sleep(2 * SUSPECT_S)
+    assert home(nodes, "two") == two
+    nodes.links.cut.clear()
+    await until(lambda: {home(nodes, name) for name in ("one", "two")} == {one}, "it is where it was")
+    await publish_all(nodes.brokers["one"], "a/1", [b"there"])
+    assert (await asyncio.to_thread(ann.expect, PUBLISH)).payload == b"there"
+    nodes.links.cut.add(one)
+    await until(lambda: home(nodes, "two") == two, "it is taken over again")
+    await asyncio.sleep(2 * SUSPECT_S)
+    assert home(nodes, "two") == two
+    await nodes.stop("one")
+    nodes.links.cut.clear()
+    await nodes.start("one")
+    await until(lambda: home(nodes, "two") == 0, "its time is over")
+    await until(lambda: nodes.agree("one", "two"))
+
+
 async def test_a_client_that_has_come_to_the_other_side_goes_on_there(nodes: Nodes) -> None:
     """Also where it is connected to both, and has come there when the session was taken already."""
     await nodes.meet("one", "two", suspect_s=SUSPECT_S)

@@ -195,6 +195,29 @@ def test_after_a_failure_it_has_left_when_the_rest_is_stored(servers: Servers) -
     assert node.access.left == [(b"c", 0, True)]
 
 
+# --- its time ------------------------------------------------------------------------------------------
+
+
+def test_a_session_whose_client_may_be_connected_elsewhere_expires_when_it_is_let(servers: Servers) -> None:
+    first, second = two(servers)
+    queues = []
+    for name in ("c", "d"):
+        connected(first, client_id=name, clean=False, session_expiry=1).subscribe("t", 1)
+        rows = first.session_rows(name).renumbered(second.access.new_queue())
+        second.write(rows.writes())
+        assert second.adopt(rows, stays=True)
+        queues.append(rows.queue)
+    time.sleep(1.5)
+    client = connected(second, client_id="d", clean=False, session_expiry=1)
+    assert set(second.rows("session")) == {b"c", b"d"}
+    for queue in (*queues, max(queues) + 1000):
+        second.access.let_expire(queue)
+    wait_until(lambda: set(second.rows("session")) == {b"d"}, "what is let expire ends")
+    client.ping()
+    client.disconnect()
+    wait_until(lambda: not second.rows("session"), "a client that was here leaves a session like any other")
+
+
 # --- the will ------------------------------------------------------------------------------------------
 
 

@@ -40,12 +40,14 @@ class Adoption:
         doubles_s: float,
         crashed: bool,
         older_may_come: bool,
+        stays: bool,
     ) -> bool:
         """Gives the engine what the store has of a session, or nothing where it cannot be read.
 
         `taken`: what its old home had taken of each publisher's node. `doubles_s`: for how long that may add
         messages, too. `crashed`: it did not hand the session over. `older_may_come`: from there, so that
-        nothing that waits is sent until `all_came`.
+        nothing that waits is sent until `all_came`. `stays`: its client may be connected to another node, so
+        that it does not expire until `let_expire`.
         """
         rows, store, key = self._node.rows, self._store, client.encode()
         session, value = rows.sessions.get(client, None), store.get("session", key)
@@ -71,6 +73,7 @@ class Adoption:
             taken=taken,
             recent=recent,
             older_may_come=older_may_come,
+            stays=stays,
         )
         for family, row_key in unreadable:
             _log.error("a session cannot be taken: its row in %s cannot be read: %s", family, row_key.hex())

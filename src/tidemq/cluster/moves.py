@@ -47,6 +47,7 @@ from tidemq.cluster.orphans import TOOK, Orphans
 from tidemq.cluster.reunions import Reunions
 from tidemq.cluster.rows import Session
 from tidemq.cluster.sessions import connect
+from tidemq.cluster.unattended import Unattended
 from tidemq.cluster.vectors import covers
 from tidemq.errors import ClusterError
 from tidemq.store import Store
@@ -105,6 +106,7 @@ class Moves:
         self._sharing = node.sharing
         self.departures = Departures(node, conversion, access, links, write, self._changed.append)
         self.contests = Contests(node, conversion, access, self.departures, write, self.share)
+        self._unattended = Unattended(node, conversion, access)
         self.reunions = Reunions(node, links)
         self.orphans = Orphans(
             node,
@@ -172,6 +174,7 @@ class Moves:
             self._tell_done(now)
         self.departures.release_handed(now, self._come)
         self._sharing.advance(now)
+        self._unattended.advance()
         self.orphans.advance(now, pauses=pauses)
 
     def _due(self) -> Iterator[str]:
@@ -291,11 +294,12 @@ class Moves:
         for client, each in self._begun.items():
             self._conversion.begin_epoch(each.epoch)
             if each.adopts:
-                self._bring_in(client, each.coming, asked=each.asked)
+                self._bring_in(each.epoch, each.coming, asked=each.asked)
             else:
                 self._finish(client, 0)
 
-    def _bring_in(self, client: str, coming: Coming, *, asked: bool) -> None:
+    def _bring_in(self, row: PutSession, coming: Coming, *, asked: bool) -> None:
+        client, stays = row.client, not asked and self._unattended.may_be_elsewhere(row)
         self.counts["cluster_sessions_taken" if asked else "cluster_sessions_taken_over"] += 1
         if coming.shares:
             self._sharing.begin(client)
@@ -306,8 +310,11 @@ class Moves:
             doubles_s=self._sharing.for_s,
             crashed=not asked,
             older_may_come=coming.yielded is not None,
+            stays=stays,
         ):
             self._give_up(client, coming)
+        elif stays:
+            self._unattended.add(row)
 
     def _give_up(self, client: str, coming: Coming) -> None:
         """A session cannot be read. Who wants a new one gets it all the same."""

@@ -104,6 +104,10 @@ class Stability:
                 self._known[member] = known
                 del self._said[member]
 
+    def has_heard(self, member: int, number: int) -> bool:
+        """Whether a member has applied this record of this node, and what it did until it said so is here."""
+        return self._known.get(member, {}).get(self._own, 0) >= number
+
     def waits_for(self, member: int) -> bool:
         """Whether a member is not known to have the first record of this node's log."""
         return self._known.get(member, {}).get(self._own, 0) < self.first

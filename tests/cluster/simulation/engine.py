@@ -397,6 +397,7 @@ class Engine:
         taken: Sequence[tuple[int, int, int]],
         recent: Sequence[bytes],
         older_may_come: bool,
+        stays: bool,
     ) -> list[Any]:
         filters = [key[2 + len(client_id) :].decode() for key, _ in subscriptions]
         session = Stored(client_id.decode(), int.from_bytes(value[:8]), next_place=next_place)
@@ -447,6 +448,9 @@ class Engine:
         if session is not None:
             session.older_may_come = False
             self._pump(session)
+
+    def let_expire(self, number: int) -> None:
+        """Here sessions end when their clients say so."""
 
     def clear_identifiers(self, number: int) -> None:
         """Here packet identifiers are places, which are never the same."""

@@ -50,7 +50,7 @@ from cython.cimports.tidemq.engine.link.output import flush_output, free_output,
 from cython.cimports.tidemq.engine.link.rates import end_hold
 from cython.cimports.tidemq.engine.link.replies import write_disconnect
 from cython.cimports.tidemq.engine.link.reports import connection_event, drop_packet, post_report
-from cython.cimports.tidemq.engine.link.timers import time_connection, time_session
+from cython.cimports.tidemq.engine.link.timers import begin_expiry, time_connection, time_session
 from cython.cimports.tidemq.engine.link.tracing import is_traced, trace_end
 from cython.cimports.tidemq.engine.link.wrapping import (
     conclude_transport,
@@ -63,7 +63,7 @@ from cython.cimports.tidemq.engine.queues.handbacks import return_held
 from cython.cimports.tidemq.engine.queues.queueing import evict_waiting
 from cython.cimports.tidemq.engine.queues.replayed import evict_replayed
 from cython.cimports.tidemq.engine.queues.sessions import end_session, set_online, store_session
-from cython.cimports.tidemq.engine.state.client import CLOSING, CONNECTED, FOR_EVER, Connection, Session
+from cython.cimports.tidemq.engine.state.client import CLOSING, CONNECTED, Connection, Session
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.state.wall_clock import wall_offset
 from cython.cimports.tidemq.net.transport import fault_name
@@ -198,9 +198,7 @@ def _leave_session(r, c, s):
             s.will_ms = r.now_ms + max(cython.cast(int64_t, s.will.delay_s), 1) * 1000
         else:
             publish_will(r, s)
-    s.ends_ms = 0
-    if s.expiry_s != FOR_EVER:
-        s.ends_ms = r.now_ms + cython.cast(int64_t, s.expiry_s) * 1000
+    begin_expiry(r, s)
     r.sessions[s.number] = s  # where those that are away are found
     time_session(r, s)
     evict_replayed(r, s)

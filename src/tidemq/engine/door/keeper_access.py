@@ -69,6 +69,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_CLEARING,
     MAIL_DOUBLES,
     MAIL_EXPIRED,
+    MAIL_EXPIRING,
     MAIL_GIVE,
     MAIL_RELEASE,
     MAIL_REMOVED,
@@ -417,6 +418,7 @@ class StoreAccess:
         taken=(),
         recent=(),
         older_may_come: bool = False,
+        stays: bool = False,
     ) -> list:
         """A stored session arrives, with the rows that this store has of it by now: its own ``value``; key
         and value of its ``subscriptions``; of ``received`` keys with their values behind them; key, value and
@@ -429,7 +431,8 @@ class StoreAccess:
         client gets them once. Those that the old home has ``taken`` (as of ``NodeAccess.taken_so_far``) come
         as rows alone; of those among the ``idle`` rows whose messages may still come, ``recent`` has the ids.
         ``older_may_come``: rows that the old home has added, or adds, may come after messages that were
-        published later. So nothing that waits is sent until `all_came` is called.
+        published later. So nothing that waits is sent until `all_came` is called. ``stays``: its client may
+        be connected to another node; it does not expire until `let_expire` is called, or its client has come.
 
         Returns family and key of rows that cannot be read, or are not this session's; then nothing of it is
         taken. Else ``StoreWork.arrived`` says when all of it is here. UsageError where ``idle`` or
@@ -452,6 +455,7 @@ class StoreAccess:
         arrival.doubtful = crashed
         arrival.unasked = unasked
         arrival.older_may_come = older_may_come
+        arrival.row.stays = stays
         expect_doubles(arrival, cython.cast(int64_t, doubles_s * 1000), taken, recent)
         mail: Mail = new_mail(MAIL_ADOPT)
         mail.pointer = arrival
@@ -464,6 +468,12 @@ class StoreAccess:
         rows that go before are here and were named by `note_added`.
         """
         self._tell_queue(queue, MAIL_ALL_CAME, 0)
+
+    def let_expire(self, queue: int) -> None:
+        """The client of a session that has arrived and ``stays`` is connected nowhere else: its Session
+        Expiry Interval begins now. Nothing happens where it is connected, or was, or has gone.
+        """
+        self._tell_queue(queue, MAIL_EXPIRING, 0)
 
     def expect_doubles(self, queue: int, for_s: float) -> None:
         """Another node has had the session of this queue, too, and takes messages for it still: they may come

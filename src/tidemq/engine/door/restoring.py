@@ -93,6 +93,7 @@ def parse_session(common, client_id, value, row):
     row.client_id = name
     row.expiry_s = read_u32(data + 8)
     row.ends_ms = monotonic_ms(common, cython.cast(int64_t, read_u64(data + 12)))
+    row.stays = False
     row.will_ms = monotonic_ms(common, cython.cast(int64_t, read_u64(data + 20)))
     row.will_delay_s = read_u32(data + 28)
     row.will_expiry_s = cython.cast(int64_t, read_u64(data + 32))

@@ -7,6 +7,7 @@ costs nothing per packet, and a connection has one at most.
 import cython
 from cython.cimports.libc.stdint import int64_t
 from cython.cimports.tidemq.engine.base.asserting import holds
+from cython.cimports.tidemq.engine.state.client import FOR_EVER
 from cython.cimports.tidemq.engine.state.handles import handle_of
 from cython.cimports.tidemq.engine.state.mail import TIMER_CONNECTION, TIMER_SESSION, Timer
 
@@ -74,6 +75,13 @@ def time_connection(r, c, due_ms):
         return
     c.timer_ms = due_ms
     add_timer(r, due_ms, handle_of(r, c), TIMER_CONNECTION)
+
+
+def begin_expiry(r, s):
+    """A session's client has gone: from now on its Session Expiry Interval passes."""
+    s.ends_ms = 0
+    if s.expiry_s != FOR_EVER:
+        s.ends_ms = r.now_ms + cython.cast(int64_t, s.expiry_s) * 1000
 
 
 def time_session(r, s):

@@ -23,7 +23,7 @@ from cython.cimports.tidemq.engine.index.subscribers import OPTION_BACKLOG, OPTI
 from cython.cimports.tidemq.engine.journal.journal import NO_RECORD, delete_value, tell_store
 from cython.cimports.tidemq.engine.journal.rows import append_subscription_key
 from cython.cimports.tidemq.engine.link.replies import span_of
-from cython.cimports.tidemq.engine.link.timers import time_session
+from cython.cimports.tidemq.engine.link.timers import begin_expiry, time_session
 from cython.cimports.tidemq.engine.queues.backlogs import keep_backlog
 from cython.cimports.tidemq.engine.queues.clearing import begin_clearing
 from cython.cimports.tidemq.engine.queues.doubles import begin_doubles
@@ -38,7 +38,7 @@ from cython.cimports.tidemq.engine.queues.sessions import (
     restore_session,
 )
 from cython.cimports.tidemq.engine.state.arrival import Arrival
-from cython.cimports.tidemq.engine.state.client import FOR_EVER, Session, Will
+from cython.cimports.tidemq.engine.state.client import Session, Will
 from cython.cimports.tidemq.engine.state.queue import DONE, RELEASED, ROW_INFLIGHT, Entry, Outbox
 from cython.cimports.tidemq.engine.state.section import FAMILY_SUBSCRIPTION, RECORD_ARRIVED
 from cython.cimports.tidemq.wire.protocol import Span
@@ -50,11 +50,13 @@ _PARTS_A_TURN = cython.declare(cython.size_t, 1024)
 
 
 def fill_session(r, s, row):
-    """What its own row says; takes the will over. A client that was connected counts as gone since now."""
+    """What its own row says; takes the will over. A client that was connected counts as gone since now,
+    unless it may be connected elsewhere.
+    """
     s.expiry_s = row.expiry_s
     s.ends_ms = row.ends_ms
-    if s.ends_ms == 0 and s.expiry_s != FOR_EVER:
-        s.ends_ms = r.now_ms + cython.cast(int64_t, s.expiry_s) * 1000
+    if s.ends_ms == 0 and not row.stays:
+        begin_expiry(r, s)
     make_stored(r, s)
     if row.will != cython.NULL:
         owner: unique_ptr[Will] = make_unique[Will]()

@@ -13,6 +13,7 @@ cdef cppclass StoredSession:     # its own row
     uint64_t number              # of its queue
     uint32_t expiry_s
     int64_t ends_ms              # 0: it was online, or never ends
+    bool stays                   # its client may be connected elsewhere: it expires when it is told to
     Message* will                # held; NULL: none
     uint32_t will_delay_s
     int64_t will_expiry_s

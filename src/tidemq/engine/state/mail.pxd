@@ -40,6 +40,7 @@ cdef enum:   # the kind of a Mail
     MAIL_SUBSCRIPTION            # `number`: queue; `text`: filter that the session has (`offered`) or has not, as somebody else says; `reason`: options, `token`: identifier
     MAIL_DOUBLES                 # `number`: queue; for `token` milliseconds its messages may come by another node, too
     MAIL_CLEARING                # `number`: queue, whose client may hold packet identifiers that are not known here
+    MAIL_EXPIRING                # `number`: queue, whose session's client is connected nowhere else: its time begins
     MAIL_ALL_CAME                # `number`: queue; nothing comes any more that goes before what waits in it
     MAIL_RELEASE                 # `text`: client id of the session that leaves
     MAIL_ADOPT                   # `pointer`: Arrival

@@ -33,7 +33,7 @@ from cython.cimports.tidemq.engine.link.backpressure import pause_feeder, resume
 from cython.cimports.tidemq.engine.link.mail import free_letter
 from cython.cimports.tidemq.engine.link.output import doom, touch
 from cython.cimports.tidemq.engine.link.replies import span_of
-from cython.cimports.tidemq.engine.link.timers import time_connection
+from cython.cimports.tidemq.engine.link.timers import begin_expiry, time_connection, time_session
 from cython.cimports.tidemq.engine.queues.agreement import settle_offer
 from cython.cimports.tidemq.engine.queues.arrivals import begin_arrival, free_arrival
 from cython.cimports.tidemq.engine.queues.backlogs import begin_backlog
@@ -50,6 +50,7 @@ from cython.cimports.tidemq.engine.queues.sessions import (
     end_session,
     find_session,
     new_session,
+    store_session,
 )
 from cython.cimports.tidemq.engine.queues.shards import adopt_shard, look_at_room, serve_shard
 from cython.cimports.tidemq.engine.state.arrival import Arrival
@@ -70,6 +71,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_DISCONNECT,
     MAIL_DOUBLES,
     MAIL_EXPIRED,
+    MAIL_EXPIRING,
     MAIL_FAILED,
     MAIL_FED,
     MAIL_GIVE,
@@ -212,6 +214,11 @@ def _take_rows(r, mail):
         await_doubles(r, s, cython.cast(int64_t, mail.token))
     elif mail.kind == MAIL_CLEARING:
         begin_clearing(s.stored)
+    elif mail.kind == MAIL_EXPIRING:
+        if s.connection == cython.NULL and s.ends_ms == 0:
+            begin_expiry(r, s)
+            time_session(r, s)
+            store_session(r, s)
     elif mail.kind == MAIL_ADDED:
         note_added(r, s, rows)
     elif mail.kind == MAIL_TAKEN:
