@@ -152,6 +152,7 @@ class _Known:
         self.size = size
         self.brokers: dict[int, set[str]] = {}  # by the message
         self.latest: dict[int, int] = {}
+        self.crossed: dict[str, list[Split]] = {}  # by the client
         self.connections: dict[str, list[Connection]] = defaultdict(list)  # by the client
         for each in connections:
             self.connections[each.client].append(each)
@@ -201,6 +202,27 @@ class History:
         """One of a moment."""
         self.begin_fault(kind, broker).ended_at = len(self.events)
 
+    def connections_of(self, client: str) -> list[Connection]:
+        """In the order in which they were asked for."""
+        return self._as_it_is().connections[client]
+
+    def crossed_by(self, client: str) -> list[Split]:
+        """The splits in which a client was connected to both sides."""
+        known = self._as_it_is()
+        if client not in known.crossed:
+            known.crossed[client] = [
+                split
+                for split in self.splits
+                if split.is_crossed(
+                    {
+                        each.broker
+                        for each in known.connections[client]
+                        if each.accepted_at < split.met_at and each.ended_at > split.at
+                    }
+                )
+            ]
+        return known.crossed[client]
+
     def brokers_of(self, message: Message) -> set[str]:
         """To which it was sent, as far as is known; also those to which its publisher came meanwhile."""
         known = self._as_it_is()
@@ -237,7 +259,7 @@ class History:
         return known[at]
 
     def _brokers_at(self, at: int, client: str) -> set[str]:
-        mine = self._as_it_is().connections[client]
+        mine = self.connections_of(client)
         return {each.broker for each in mine if each.accepted_at <= at <= each.ended_at}
 
     def is_sure(self, interest: Interest, message: Message) -> bool:

@@ -66,10 +66,9 @@ def _it_was_under_way_as_its_session_ended(history: History, failure: Failure) -
         return False
     return any(
         end.clean
-        and end.client == failure.client
         and message.sent_at < end.ended_at
         and _seconds(history, message.acknowledged_at) > _seconds(history, end.asked_at) - ENDING_S
-        for end in history.connections
+        for end in history.connections_of(failure.client)
     )
 
 
@@ -85,7 +84,7 @@ def _its_session_moved(history: History, failure: Failure) -> bool:
     message = failure.message
     if message is None:
         return False
-    mine = [each for each in history.connections if each.client == failure.client]
+    mine = history.connections_of(failure.client)
     sent_s = history.events[message.sent_at - 1][0]
     moves = [
         after
@@ -138,15 +137,11 @@ def _it_was_on_both_sides(history: History, failure: Failure) -> bool:
     """Whether the subscriber or the publisher was connected to both sides of a split."""
     message = failure.message
     clients = {failure.client, message.publisher if message is not None else ""}
-    for split in history.splits:
-        for client in clients:
-            mine = [each for each in history.connections if each.client == client]
-            there = {
-                each.broker for each in mine if each.accepted_at < split.met_at and each.ended_at > split.at
-            }
-            if split.is_crossed(there) and (message is None or message.sent_at < split.met_at):
-                return True
-    return False
+    return any(
+        message is None or message.sent_at < split.met_at
+        for client in clients
+        for split in history.crossed_by(client)
+    )
 
 
 def _it_was_under_way_in_a_split(history: History, failure: Failure) -> bool:
