@@ -243,7 +243,7 @@ class History:
             return at
         for each in self.splits:
             if each.spans(at):
-                mine, theirs = self._brokers_at(at, client), self.brokers_of(message)
+                mine, theirs = self.brokers_at(at, client), self.brokers_of(message)
                 if not mine or not theirs or each.is_crossed(mine | theirs):
                     at = each.met_at
         return at
@@ -258,7 +258,8 @@ class History:
                     known[at] = each.met_at
         return known[at]
 
-    def _brokers_at(self, at: int, client: str) -> set[str]:
+    def brokers_at(self, at: int, client: str) -> set[str]:
+        """To which a client was connected then."""
         mine = self.connections_of(client)
         return {each.broker for each in mine if each.accepted_at <= at <= each.ended_at}
 

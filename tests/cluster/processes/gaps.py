@@ -157,15 +157,17 @@ def _it_was_under_way_in_a_split(history: History, failure: Failure) -> bool:
     )
 
 
-def _it_was_sent_to_both_sides(history: History, failure: Failure) -> bool:
-    """Whether a QoS 2 message that was under way when a split began went to both of its sides."""
+def _it_went_to_both_sides(history: History, failure: Failure) -> bool:
+    """Whether a QoS 2 message that was under way when a split began was sent to both of its sides, or to one
+    and its subscriber was on the other.
+    """
     message = failure.message
     return (
         message is not None
         and message.qos == 2
         and any(
             message.sent_at < each.at < message.acknowledged_at
-            and each.is_crossed(history.brokers_of(message))
+            and each.is_crossed(history.brokers_of(message) | history.brokers_at(each.at, failure.client))
             for each in history.splits
         )
     )
@@ -183,11 +185,22 @@ GAPS = (
     Gap("**Order where a clock is set**", ("retained", "disorder"), _a_clock_was_set),
     Gap(
         "**Splits**",
-        ("twice", "repeated", "disorder", "identifier", "flow", "unreleased", "session back", "session lost"),
+        (
+            "twice",
+            "repeated",
+            "disorder",
+            "identifier",
+            "flow",
+            "unreleased",
+            "session back",
+            "session lost",
+            "stray",
+            "quality",
+        ),
         _it_was_on_both_sides,
     ),
     Gap("**Splits**", ("disorder",), _it_was_under_way_in_a_split),
-    Gap("**Splits**", ("twice",), _it_was_sent_to_both_sides),
+    Gap("**Splits**", ("twice",), _it_went_to_both_sides),
     # it is a split: sessions are served on both sides
     Gap(
         "**A node whose process stands still**",
