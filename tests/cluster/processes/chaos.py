@@ -83,13 +83,18 @@ class Chaos:
 
     async def _death(self, node: Node) -> None:
         """Its sessions go on elsewhere before it is back."""
-        words = f"nobody waits for node {self.nodes.incarnation(node)}"
-        before = self.nodes.said().count(words)
+        incarnation = self.nodes.incarnation(node)
         node.server.kill()
-        if not await happens(lambda: self.nodes.said().count(words) > before, WAIT_S, poll_s=0.1):
+        if not await happens(lambda: self._is_taken_over(incarnation), WAIT_S, poll_s=0.1):
             raise BrokerError(f"nobody has taken over what {node.name} had")
         await asyncio.sleep(self.choose.uniform(0, 1.0))
         await node.server.start()
+
+    def _is_taken_over(self, incarnation: str) -> bool:
+        """Whether a node has said so since it went on with that one: in a split it may be before it dies."""
+        logs = [each.said() for each in self.nodes]
+        words, meeting = f"nobody waits for node {incarnation}", f"node {incarnation} and this one go on"
+        return any(each.rfind(words) > each.rfind(meeting) for each in logs)
 
     async def _nats(self, node: Node) -> None:
         node.kill_nats_server()

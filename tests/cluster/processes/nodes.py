@@ -101,8 +101,11 @@ class Node:
 
     def is_apart(self) -> bool:
         """Whether it has parted with another node, and has not gone on with it."""
-        said = self.server.log.read_text(errors="replace") if self.server.serves else ""
-        return "part" in dict(APART.findall(said)).values()
+        return "part" in dict(APART.findall(self.said())).values()
+
+    def said(self) -> str:
+        """All that it has logged since it was started last; nothing, as long as it does not serve."""
+        return self.server.log.read_text(errors="replace") if self.server.serves else ""
 
     def set_clock(self, off_s: float) -> None:
         assert self.clock is not None
