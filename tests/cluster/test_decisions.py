@@ -198,6 +198,27 @@ def test_members_are_heard_suspected_and_heard_again(members: Members) -> None:
     assert members.live(9.0) == [1, 2]
 
 
+def test_who_does_not_hear_this_node_is_not_there_for_long(members: Members) -> None:
+    """It counts this one as dead, and takes its sessions. Who has just come, or was silent, may be about to
+    hear it.
+    """
+    hears = {1: (1, True)}
+    members.hear(beat(2, peers=hears), 0.0)
+    for now in (1.0, 2.0, 2.4):
+        members.hear(beat(2), now)
+        assert members.live(now) == [1, 2]
+    members.hear(beat(2), 1.0 + SUSPECT_S)
+    assert members.live(1.0 + SUSPECT_S) == [1]
+    assert members.is_heard(2, 1.0 + SUSPECT_S)
+    assert members.peers(1.0 + SUSPECT_S) == {2: (1, True)}
+    members.hear(beat(2, peers=hears), 3.0)
+    assert members.live(3.0) == [1, 2]
+    members.hear(beat(2), 9.0)
+    assert members.live(9.0) == [1, 2]
+    members.hear(beat(2, boot=2, nonce=5), 9.0 + SUSPECT_S)
+    assert members.live(9.0 + SUSPECT_S) == [1, 2]
+
+
 def test_a_node_has_met_all_when_it_hears_all_that_others_hear_and_is_heard(members: Members) -> None:
     assert members.has_met_all(0.0), "there is nobody else"
     members.reached = {2}

@@ -58,6 +58,7 @@ def test_how_long_a_member_will_be_is_shown_as_long_as_it_is_heard() -> None:
         two.receive(records[each])
         two.rows.take_changes()
         two.synced(two.rows.vector)
+        two.hear(one.beat(now, START_NS), now)
         one.hear(two.beat(now, START_NS), now)
         survey.look(one, now, settled=(), joins=False, degraded=[])
     figures = survey.figures(9.5)

@@ -57,12 +57,14 @@ class Heartbeat:
 @dataclass(slots=True)
 class Member:
     """A node of the cluster, as of its last heartbeat, which came at `heard_at`. Of this process of its the
-    first came at `since`.
+    first came at `since`. `deaf_since`: it says that it does not hear this node, and was not silent itself
+    meanwhile; infinite: it hears it.
     """
 
     beat: Heartbeat
     heard_at: float
     since: float
+    deaf_since: float
 
 
 class Members:
@@ -116,8 +118,13 @@ class Members:
         if before is not None and self._is_older(beat, before, now):
             return
         self._clock.raise_to(beat.hybrid_ns)
-        since = before.since if before is not None and before.beat.boot == beat.boot else now
-        self._members[beat.incarnation] = Member(beat, now, since)
+        is_same = before is not None and before.beat.boot == beat.boot
+        since = before.since if before is not None and is_same else now
+        goes_on = before is not None and is_same and now - before.heard_at < self.suspect_s
+        deaf_since = min(now, before.deaf_since) if before is not None and goes_on else now
+        if self._hears_this(beat):
+            deaf_since = math.inf
+        self._members[beat.incarnation] = Member(beat, now, since, deaf_since)
 
     def _is_older(self, beat: Heartbeat, before: Member, now: float) -> bool:
         """Whether it is one that comes late. ClusterError where it is of a second process."""
@@ -184,21 +191,36 @@ class Members:
             )
 
     def is_live(self, incarnation: int, now: float) -> bool:
-        """Whether its last heartbeat is not long ago; this node is always there."""
+        """Whether its last heartbeat is not long ago, nor has it said for long that it does not hear this
+        node: then this one is dead for it, whose sessions it takes. This node is always there.
+        """
+        member = self._members.get(incarnation)
+        is_deaf = member is not None and self._by_now(now) - member.deaf_since >= self.suspect_s
+        return self.is_heard(incarnation, now) and not is_deaf
+
+    def is_heard(self, incarnation: int, now: float) -> bool:
+        """Whether its last heartbeat is not long ago; this node hears itself."""
         return self._is_heard(incarnation, now, self.suspect_s)
+
+    def _by_now(self, now: float) -> float:
+        """Up to when all that was said is known."""
+        return min(now, self.unread_since())
 
     def _is_heard(self, incarnation: int, now: float, within_s: float) -> bool:
         member = self._members.get(incarnation)
         return incarnation == self._own.incarnation or (
             member is not None
             and not self._is_struck(incarnation)
-            and min(now, self.unread_since()) - member.heard_at < within_s
+            and self._by_now(now) - member.heard_at < within_s
         )
 
     def is_heard_by(self, incarnation: int) -> bool:
         """Whether the node says that it hears this process."""
         member = self._members.get(incarnation)
-        return member is not None and member.beat.peers.get(self._own.incarnation) == (self._own.boot, True)
+        return member is not None and self._hears_this(member.beat)
+
+    def _hears_this(self, beat: Heartbeat) -> bool:
+        return beat.peers.get(self._own.incarnation) == (self._own.boot, True)
 
     def live(self, now: float) -> list[int]:
         """The members that are there, this node included, in the order of the ring."""
@@ -217,7 +239,7 @@ class Members:
 
     def peers(self, now: float) -> dict[int, tuple[int, bool]]:
         """As a heartbeat tells of them."""
-        return {each: (member.beat.boot, self.is_live(each, now)) for each, member in self._members.items()}
+        return {each: (member.beat.boot, self.is_heard(each, now)) for each, member in self._members.items()}
 
     def has_met_all(self, now: float) -> bool:
         """Whether each member that is there hears this process of the node, and the node all that they hear,
@@ -231,7 +253,7 @@ class Members:
             return False
         return all(
             self.is_heard_by(beat.incarnation)
-            and all(self.is_live(peer, now) for peer, (_, heard) in beat.peers.items() if heard)
+            and all(self.is_heard(peer, now) for peer, (_, heard) in beat.peers.items() if heard)
             for beat in there
         )
 

@@ -76,7 +76,7 @@ class Membership:
         shown = f"{name} ({incarnation:016x})"
         if incarnation == self._node.incarnation:
             raise ClusterError(f"{shown} is this node: tidemq cluster drain lets it leave")
-        if self._node.members.is_live(incarnation, now):
+        if self._node.members.is_heard(incarnation, now):
             raise ClusterError(f"{shown} is alive; a node that is to leave is drained, on itself")
         hearer = self._hearer_of(incarnation, now)
         if hearer:
@@ -89,7 +89,7 @@ class Membership:
     def _hearer_of(self, incarnation: int, now: float) -> str:
         """The name of a member that is there and hears this one; empty: nobody does."""
         for other in self._node.members.known():
-            there = self._node.members.is_live(other.beat.incarnation, now)
+            there = self._node.members.is_heard(other.beat.incarnation, now)
             if there and other.beat.peers.get(incarnation, (0, False))[1]:
                 return other.beat.name
         return ""
@@ -169,7 +169,7 @@ class Membership:
             return
         names = {each: name for each, _, name in self._node.rows.members.all()}
         for each in self._node.members.incarnations:
-            absent = each in settled and not self._node.members.is_live(each, now)
+            absent = each in settled and not self._node.members.is_heard(each, now)
             if absent and self._node.stability.waits_for(each) and not self._hearer_of(each, now):
                 name = names.get(each, "")
                 _log.warning("%s (%016x) is struck off: it is absent, and %s", name, each, why)

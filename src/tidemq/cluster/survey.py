@@ -119,7 +119,7 @@ class Survey:
         heard_at = {f"{each:016x}": member.heard_at for each, member in beats.items()}
         size = node.stability.log_size
         silent = [
-            f"nothing is heard of {each.name or each.incarnation}"
+            _how_silent(each, node.members.is_heard(int(each.incarnation, 16), now))
             for each in members
             if each.state in ("suspected", "dead")
         ]
@@ -198,6 +198,11 @@ def _with_rows(members: list[MemberFigures], rows_given: int | None) -> list[Mem
     if rows_given is None or len(joining) != 1:
         return members
     return [replace(each, rows_taken=rows_given) if each is joining[0] else each for each in members]
+
+
+def _how_silent(member: MemberFigures, is_heard: bool) -> str:
+    name = member.name or member.incarnation
+    return f"{name} does not hear this node" if is_heard else f"nothing is heard of {name}"
 
 
 def _has(beat: Heartbeat) -> dict[int, int]:
