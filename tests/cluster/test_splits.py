@@ -259,6 +259,21 @@ async def test_what_was_subscribed_on_one_side_counts_where_the_session_goes_on(
         assert {await receive(ann), await receive(ann)} == {b"stays/1", b"new/1"}
 
 
+async def test_what_was_unsubscribed_where_nobody_knew_of_it_is_gone(nodes: Nodes) -> None:
+    ann, _, two = await begin_split(nodes)
+    await until(lambda: home(nodes, "two") == two, "it is taken over")
+    await asyncio.to_thread(partial(ann.subscribe, "b/#", qos=1))
+    there = await connect(nodes, "two")
+    reasons = (await asyncio.to_thread(there.unsubscribe, "b/#")).reasons
+    assert reasons == [0x11]
+    nodes.links.cut.clear()
+    await until(lambda: {home(nodes, name) for name in ("one", "two")} == {two})
+    await until(lambda: nodes.agree("one", "two"))
+    for name in ("one", "two"):
+        filters = nodes.ask(name, lambda keeper: [each for each, _ in keeper.rows.filters("ann")])
+        assert filters == ["a/#"]
+
+
 async def test_what_its_client_does_afterwards_counts_more(nodes: Nodes) -> None:
     """The engine is told once more how it is in the store, when its client has changed it meanwhile."""
     await nodes.meet("one", "two", suspect_s=SUSPECT_S)

@@ -554,6 +554,9 @@ def drop_subscription(r, s, filter):
     key: string
     key.assign(cython.cast(cython.p_char, filter.data), filter.size)
     if s.subscriptions == cython.NULL or s.subscriptions.erase(key) == 0:
+        # a node of a cluster that does not know of it says all the same that it has ended
+        if s.stored != cython.NULL and r.common.ask_sessions and not r.follows:
+            _delete_subscription(r, s, cython.address(key))
         return False
     if s.stored != cython.NULL and not r.follows:
         _delete_subscription(r, s, cython.address(key))
