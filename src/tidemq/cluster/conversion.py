@@ -322,16 +322,16 @@ class Conversion:
 
     def _put_session(self, key: bytes, value: bytes | None) -> Iterator[Operation]:
         client = key.decode()
-        session = self._rows.sessions.get(client, None)
         if value is None:
             self._ended.add(client)
             rank = self.rank(client)
             self._forget_epoch(client)
+            session = self._rows.sessions.get(client, None)
             # else it goes on elsewhere
             if rank is not None and (session is None or session.row.rank <= rank):
                 yield ops.EndSession(client, rank[0])
             return
-        replaces = session is not None or client in self._ended
+        replaces = client in self._ended or self._rows.standing(client) is not None
         self._ended.discard(client)
         row = parse_session(key, value)
         owner = Owner(SESSION, client)
