@@ -233,6 +233,7 @@ def node_with_a_log(monkeypatch: pytest.MonkeyPatch, records: int) -> tuple[Node
 
     one, two, _ = two_nodes(records, retain)
     exchange, links = exchange_of(one)
+    two.hear(one.beat(0.0, START_NS), 0.0)
     one.hear(two.beat(0.0, START_NS), 0.0)
     return one, exchange, links
 
