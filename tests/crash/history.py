@@ -173,10 +173,12 @@ class History:
     started_s: float = field(default_factory=time.monotonic)
     _known: _Known = field(default_factory=lambda: _Known((), ()))
 
+    def _size(self) -> tuple[int, ...]:
+        return len(self.events), len(self.connections), len(self.splits)
+
     def _as_it_is(self) -> _Known:
-        size = len(self.events), len(self.connections), len(self.splits)
-        if self._known.size != size:
-            self._known = _Known(size, self.connections)
+        if self._known.size != self._size():
+            self._known = _Known(self._size(), self.connections)
         return self._known
 
     def note(self, who: str, what: str, message: Message | None = None) -> int:
@@ -189,7 +191,9 @@ class History:
         return time.monotonic() - self.started_s - self.events[at - 1][0]
 
     def fail(self, kind: str, text: str, message: Message | None = None, client: str = "") -> None:
+        known = self._as_it_is()
         self.note(client or "verdict", f"FAILURE {kind}: {text}", message)
+        known.size = self._size()  # a failure is nothing that happened
         self.failures.append(Failure(kind, text, message, client))
 
     def begin_fault(self, kind: str, broker: str) -> Fault:
