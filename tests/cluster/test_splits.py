@@ -142,6 +142,24 @@ async def test_a_session_does_not_expire_where_its_client_may_be_connected_elsew
     await until(lambda: nodes.agree("one", "two"))
 
 
+async def test_a_link_that_is_cut_in_one_direction_is_a_split(nodes: Nodes) -> None:
+    """One hears nobody any more, and takes all sessions; two hears it, and goes on with them as well."""
+    ann, one, two = await begin_split(nodes)
+    nodes.links.cut.clear()
+    await asyncio.to_thread(ann.disconnect)
+    await publish_all(nodes.brokers["one"], "a/1", [b"waits"])
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.unheard.add(one)
+    await until(lambda: home(nodes, "two") == two, "it is taken over")
+    ann = await connect(nodes, "two")
+    waits = await asyncio.to_thread(ann.expect, PUBLISH)
+    await asyncio.to_thread(ann.send, acknowledge(PUBACK, waits.packet_id))
+    nodes.links.unheard.clear()
+    await until(lambda: {home(nodes, name) for name in ("one", "two")} == {two})
+    await until(lambda: nodes.agree("one", "two"))
+    await asyncio.to_thread(ann.ping)
+
+
 async def test_a_client_that_has_come_to_the_other_side_goes_on_there(nodes: Nodes) -> None:
     """Also where it is connected to both, and has come there when the session was taken already."""
     await nodes.meet("one", "two", suspect_s=SUSPECT_S)
