@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 import schemathesis
+
+# before there are threads: pytest parses what is imported, and Python 3.11 does that on one thread at a time
+# (SystemError: AST constructor recursion depth mismatch, https://github.com/python/cpython/issues/106905)
+import schemathesis.specs.openapi.schemas
 from conformance.kit import connected, kept
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
