@@ -335,44 +335,32 @@ class StoredRows(Rows):
         self._tables: list[StoredTable[Any, Any, Any]] = []
         self._standings: dict[str, Standing | None] = {}  # as the store has them
 
-        def table(layout: Any) -> StoredTable[Any, Any, Any]:
-            made: StoredTable[Any, Any, Any] = StoredTable(layout)
-            self._tables.append(made)
-            return made
-
-        def sparse(layout: Any) -> StoredTable[Any, Any, Any]:
-            made: SparseTable[Any, Any, Any] = SparseTable(layout)
-            self._tables.append(made)
-            return made
-
-        def kept(layout: Any) -> StoredTable[Any, Any, Any]:
-            made: KeptTable[Any, Any, Any] = KeptTable(layout)
-            self._tables.append(made)
-            return made
-
-        def noted(layout: Any) -> StoredTable[Any, Any, Any]:
-            made: NotedTable[Any, Any, Any] = NotedTable(
-                layout, lambda _, message_id: self._newest.note(*message_id)
-            )
-            self._tables.append(made)
-            return made
+        def made(table: StoredTable[Any, Any, Any]) -> StoredTable[Any, Any, Any]:
+            self._tables.append(table)
+            return table
 
         super().__init__(
-            sessions=table(self._sessions),
-            ends=sparse(PlainLayout(store, b"e", ("text", "dot", _END), part=_part_end, join=_join_end)),
-            removed=table(PlainLayout(store, b"r", ("owner", "stamp", "dots"))),  # see `drop_removed`
-            payloads=table(PayloadLayout(store)),
-            subscriptions=table(SubscriptionLayout(store)),
-            retained=table(RetainedLayout(store)),
-            gone=table(PlainLayout(store, b"g", ("text", "text?", "dot"))),
-            log=table(PlainLayout(store, b"", ("Q", "Q", "bytes"), family="log")),
-            applied=kept(tuple_layout(store, b"a", ("Q", "", "Q digest"))),
-            members=kept(PlainLayout(store, b"m", ("Q", "", "text"))),
-            struck=kept(tuple_layout(store, b"k", ("Q", "", "text Q"))),
-            boots=kept(PlainLayout(store, b"b", ("", "", "Q"))),
-            clock=kept(PlainLayout(store, b"c", ("", "", "Q"))),
-            format=kept(PlainLayout(store, b"f", ("", "", "H"))),
-            entries=noted(self._entries),  # after the sessions, which say what the current queue is
+            sessions=made(StoredTable(self._sessions)),
+            ends=made(
+                SparseTable(PlainLayout(store, b"e", ("text", "dot", _END), part=_part_end, join=_join_end))
+            ),
+            removed=made(
+                StoredTable(PlainLayout(store, b"r", ("owner", "stamp", "dots")))
+            ),  # see `drop_removed`
+            payloads=made(StoredTable(PayloadLayout(store))),
+            subscriptions=made(StoredTable(SubscriptionLayout(store))),
+            retained=made(StoredTable(RetainedLayout(store))),
+            gone=made(StoredTable(PlainLayout(store, b"g", ("text", "text?", "dot")))),
+            log=made(StoredTable(PlainLayout(store, b"", ("Q", "Q", "bytes"), family="log"))),
+            applied=made(KeptTable(tuple_layout(store, b"a", ("Q", "", "Q digest")))),
+            members=made(KeptTable(PlainLayout(store, b"m", ("Q", "", "text")))),
+            struck=made(KeptTable(tuple_layout(store, b"k", ("Q", "", "text Q")))),
+            boots=made(KeptTable(PlainLayout(store, b"b", ("", "", "Q")))),
+            clock=made(KeptTable(PlainLayout(store, b"c", ("", "", "Q")))),
+            format=made(KeptTable(PlainLayout(store, b"f", ("", "", "H")))),
+            entries=made(
+                NotedTable(self._entries, lambda _, message_id: self._newest.note(*message_id))
+            ),  # after the sessions, which say what the current queue is
         )
 
     @property
