@@ -200,9 +200,11 @@ def test_after_a_failure_it_has_left_when_the_rest_is_stored(servers: Servers) -
 
 def test_a_session_whose_client_may_be_connected_elsewhere_expires_when_it_is_let(servers: Servers) -> None:
     first, second = two(servers)
-    queues = []
+    queues, stay_connected = [], []  # a client that nobody holds closes its connection, and its time begins
     for name in ("c", "d"):
-        connected(first, client_id=name, clean=False, session_expiry=1).subscribe("t", 1)
+        there = connected(first, client_id=name, clean=False, session_expiry=1)
+        there.subscribe("t", 1)
+        stay_connected.append(there)
         rows = first.session_rows(name).renumbered(second.access.new_queue())
         second.write(rows.writes())
         assert second.adopt(rows, stays=True)
