@@ -411,6 +411,17 @@ def test_serve_looks_for_garbage_seldom() -> None:
     assert end(process) == (0, b"0 100000 20 50 True\n")
 
 
+def test_serve_says_in_one_piece_that_it_is_ready() -> None:
+    """Without a buffer a line's end would be written by itself, after what others say at that moment."""
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # has each write by itself
+    here.settimeout(WAIT_S)
+    process = subprocess.Popen([sys.executable, "-u", "-c", SERVE_AND_TELL], stdout=there.fileno())
+    said = here.recv(4096)
+    process.terminate()
+    assert process.wait(WAIT_S) == 0
+    assert re.fullmatch(rb"TideMQ \S+ is ready on 127\.0\.0\.1:\d+\n", said)
+
+
 def waited_s(process: int) -> float:
     """How long its first thread could have run and had no core."""
     return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9

@@ -401,6 +401,28 @@ def test_a_node_says_that_all_has_arrived_when_a_third_one_has_it() -> None:
     assert flushed(node) == [5]
 
 
+def test_a_node_to_which_nothing_goes_yet_is_not_told_that_all_has_arrived() -> None:
+    """It has opened to this one, which knows what it wants, and still sends that elsewhere: a session would
+    be forgotten there too early.
+    """
+    node = Node()
+    node.take(other(7, "a"))
+    answer_all(node)
+    node.neighbours.settle(TWO)
+    node.turn()
+    node.neighbours.meet(TWO)
+    node.turn()
+    back = again(7, "a", void=node.neighbours._nodes[TWO].outgoing.life)
+    back.put(FLUSH, (5).to_bytes(8))
+    node.take(back)
+    answer_all(node)
+    assert not flushed(node)
+    assert node.access.filters == set()
+    open_to(node, TWO)
+    assert node.access.filters == {"a"}
+    assert flushed(node) == [5]
+
+
 def flushed(node: Node) -> list[int]:
     """About what it has told the other node that all has arrived."""
     node.turn()

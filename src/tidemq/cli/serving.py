@@ -117,9 +117,11 @@ async def _serve(config: Config, config_path: Path | None, reread: Callable[[], 
         addresses = ", ".join(broker.addresses.values())
         status = f"clients are served on {addresses}"
         async with _reloading(broker, notifier, status):
-            print(f"TideMQ {tidemq.__version__} is ready on {addresses}", flush=True)
+            said = f"TideMQ {tidemq.__version__} is ready on {addresses}\n"
             if broker.admin_url:
-                print(f"dashboard: {broker.admin_url}", flush=True)
+                said += f"dashboard: {broker.admin_url}\n"
+            # in one piece: without a buffer the end of a line is written by itself, after what others log
+            print(said, end="", flush=True)
             notifier.ready(status)
             gc.freeze()  # what is here stays
             gc.set_threshold(*OBJECTS_LOOKED_AT)

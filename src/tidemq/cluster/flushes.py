@@ -7,7 +7,7 @@ session that has moved is forgotten at its old home only then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from tidemq.cluster.mailboxes import Outgoing
@@ -63,12 +63,18 @@ class Flushes:
             self.hear(node, number)
         self._asked = [each for each in self._asked if each.source != node]
 
-    def take_done(self, outgoing: Sequence[Outgoing], now: float) -> list[tuple[int, int]]:
+    def take_done(
+        self, outgoing: Sequence[Outgoing], apart: Collection[int], now: float
+    ) -> list[tuple[int, int]]:
         """Who asked, and about which announcement, where all has arrived by now. `outgoing`: to all nodes
-        that are there; what goes to others is not waited for.
+        that are there; what goes to others is not waited for. `apart`: nodes to which nothing is sent yet,
+        whatever they want: what they ask about begins when that counts.
         """
         done = []
         for each in list(self._asked):
+            if each.source in apart:
+                each.at = now
+                continue
             each.at = each.at or now
             if each.letters is None and now - each.at >= SETTLE_S:
                 each.letters = [(one, one.last) for one in outgoing]

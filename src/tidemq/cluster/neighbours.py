@@ -314,8 +314,9 @@ class Neighbours:
     def _flush(self, now: float) -> None:
         """Answers who has asked for it."""
         outgoing = [node.outgoing for node in self._nodes.values() if node.is_open]
+        apart = {each for each, node in self._nodes.items() if node.is_apart}
         with self._lock:
-            for source, number in self._flushes.take_done(outgoing, now):
+            for source, number in self._flushes.take_done(outgoing, apart, now):
                 node = self._nodes.get(source)
                 if node is not None and not node.is_dead:
                     node.outgoing.put(FLUSHED, number.to_bytes(8))
