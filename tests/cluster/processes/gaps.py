@@ -150,6 +150,29 @@ def _it_was_on_both_sides(history: History, failure: Failure) -> bool:
     )
 
 
+def _it_had_subscribed_on_the_other_side(history: History, failure: Failure) -> bool:
+    """Whether the client had a subscription for it until, in a split, a side that did not know its session
+    gave it a new one; and has ended neither since they met.
+    """
+    message, client = failure.message, failure.client
+    if message is None:
+        return False
+    fitting = [each for each in history.interests if each.subscriber == client and each.wants(message)]
+    for split in history.crossed_by(client):
+        since = [each for each in history.connections_of(client) if each.accepted_at > split.met_at]
+        if any(each.clean and each.asked_at < message.sent_at for each in since):
+            continue
+        for interest in fitting:
+            lost_it = interest.asked_at < split.met_at and split.spans(interest.discarded_at)
+            unsubscribed = any(
+                each.filter == interest.filter and split.met_at < each.ended_at < message.sent_at
+                for each in fitting
+            )
+            if lost_it and not unsubscribed:
+                return True
+    return False
+
+
 def _it_was_under_way_in_a_split(history: History, failure: Failure) -> bool:
     message = failure.message
     return message is not None and any(
@@ -199,6 +222,7 @@ GAPS = (
         ),
         _it_was_on_both_sides,
     ),
+    Gap("**Splits**", ("stray", "quality"), _it_had_subscribed_on_the_other_side),
     Gap("**Splits**", ("disorder",), _it_was_under_way_in_a_split),
     Gap("**Splits**", ("twice",), _it_went_to_both_sides),
     # it is a split: sessions are served on both sides

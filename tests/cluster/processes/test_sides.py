@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from cluster.processes.gaps import excuse
 from crash.history import Connection, Delivery, History, Interest, Message, Split, judge
@@ -119,3 +121,35 @@ def test_what_was_sent_when_they_had_met_comes_once() -> None:
     story.deliver(message)
     story.deliver(message)
     assert story.kinds() == ["twice"]
+
+
+@pytest.mark.parametrize(
+    ("then", "kinds"), [("nothing", []), ("unsubscribes", ["stray"]), ("ends", ["stray"])]
+)
+def test_a_subscription_of_a_session_that_the_other_side_did_not_know_stands(
+    then: str, kinds: list[str]
+) -> None:
+    """Until the client unsubscribes, or ends its session, when the nodes have met."""
+    story = Story(TWO)
+    lost = story.subscribe()
+    story.connect("s", TWO)
+    lost.ended_at = lost.discarded_at = lost.ending_at = story.history.note("s", "session present: False")
+    story.meet()
+    if then == "unsubscribes":
+        story.unsubscribe(story.subscribe())
+    if then == "ends":
+        story.connect("s", TWO)
+        story.history.connections[-1] = replace(story.history.connections[-1], clean=True)
+        story.connect("s", TWO)
+    story.history.started_s -= 60.0  # so much later
+    story.deliver(story.publish())
+    assert story.kinds() == kinds
+
+
+def test_who_has_stayed_on_one_side_has_what_it_has_subscribed_there() -> None:
+    story = Story()
+    lost = story.subscribe()
+    lost.ended_at = lost.discarded_at = lost.ending_at = story.history.note("s", "discards its session")
+    story.meet()
+    story.deliver(story.publish())
+    assert story.kinds() == ["stray"]
