@@ -46,6 +46,7 @@ class Server:
         self.folder, self.data, self.history, self.disk = folder, data, history, disk
         self.settings = {"host": "127.0.0.1", "port": 0, "data": str(data), **settings}
         self.streams = streams  # JSON
+        self.before = ""  # code that the process runs before it serves
         self.port = 1  # nobody listens there
         self.starts = 0
         self.serves = False  # it listens, as far as is known
@@ -74,7 +75,7 @@ class Server:
     def command(self) -> list[str]:
         config = self.folder / f"{self.name.replace(' ', '-')}.toml"
         config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in self.settings.items()))
-        start = "from tidemq.cli import main; main()"
+        start = f"{self.before}from tidemq.cli import main; main()"
         return [sys.executable, "-c", start, "serve", "--config", str(config)]
 
     def spawn(self) -> None:

@@ -380,7 +380,7 @@ class Neighbours:
 
     def _part(self, incarnation: int, node: Neighbour) -> None:
         """What was sent to it is void."""
-        if not node.is_apart:
+        if not node.is_apart or node.was_dead:
             _log.info("node %016x and this one part: what is on its way between them is refused", incarnation)
         for letter in node.outgoing.forget():
             if letter.kind == BATCH:

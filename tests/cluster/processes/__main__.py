@@ -31,6 +31,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--faults", default="", help="one for each act, with commas")
     parser.add_argument("--acts", type=int, default=0, help="faults that are drawn, instead of two to four")
     parser.add_argument("--splits", action="store_true", help="faults that are not named are mostly splits")
+    parser.add_argument("--trace", action="store_true", help="keeps what nodes did (tracing.py)")
     parser.add_argument("--suspect-s", type=float, default=Choice(seed=0).suspect_s)
     return parser.parse_args()
 
@@ -49,6 +50,7 @@ def main() -> int:
             acts=given.acts,
             splits=given.splits,
             suspect_s=given.suspect_s,
+            traced=given.trace,
         )
         for seed in range(given.seed, given.seed + given.runs)
     ]

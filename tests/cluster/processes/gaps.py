@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from crash.history import KILLED, STOPPED, Connection, Failure, Fault, History, Message
 
 ENDING_S = 2.0  # from the end of a session until no message of before is on its way to it
+UNSUBSCRIBING_S = 2.0  # until all nodes know that a client has unsubscribed
 MOVING_S = 10.0  # after which the old home has forgotten a session, also where a node was not there
 
 HEARD_S = 1.0  # until nodes that reach each other have heard of a clock that was set; half of it at rest
@@ -72,8 +73,9 @@ def _it_was_under_way_as_its_session_ended(history: History, failure: Failure) -
         heard = [(end.asked_at, end.ended_at)] if message.qos == 2 else []
         heard += [(each.ended_at, each.met_at) for each in history.splits if each.spans(end.asked_at)]
         for begin, over in heard:
+            sent_s = _seconds(history, message.sent_at)
             until_s = _seconds(history, message.acknowledged_at) + ENDING_S
-            if message.sent_at < over and until_s > _seconds(history, begin):
+            if sent_s < _seconds(history, over) + HEARD_S and until_s > _seconds(history, begin):
                 return True
     return False
 
@@ -100,6 +102,26 @@ def _its_session_moved(history: History, failure: Failure) -> bool:
     return any(
         message.sent_at > each.asked_at and sent_s - history.events[each.accepted_at - 1][0] < MOVING_S
         for each in moves
+    )
+
+
+def _it_was_unsubscribed_as_nodes_met(history: History, failure: Failure) -> bool:
+    """Whether the client unsubscribed a moment before the message was sent, while another node may still have
+    taken messages for its session, as it does from a split on until all know who has the session.
+    """
+    message = failure.message
+    if message is None:
+        return False
+    sent_s = _seconds(history, message.sent_at)
+    healed = [each for each in history.splits if each.ended_at < message.sent_at]
+    if not any(sent_s < _seconds(history, each.met_at) + MOVING_S for each in healed):
+        return False
+    return any(
+        each.subscriber == failure.client
+        and each.wants(message)
+        and each.ended_at < each.discarded_at
+        and sent_s - _seconds(history, each.ended_at) < UNSUBSCRIBING_S
+        for each in history.interests
     )
 
 
@@ -151,8 +173,8 @@ def _it_was_on_both_sides(history: History, failure: Failure) -> bool:
 
 
 def _it_had_subscribed_on_the_other_side(history: History, failure: Failure) -> bool:
-    """Whether the client had a subscription for it until, in a split, a side that did not know its session
-    gave it a new one; and has ended neither since they met.
+    """Whether the client had a subscription for it until, in a split, it ended that session on one side only,
+    or a side that did not know the session gave it a new one; and has ended neither since they met.
     """
     message, client = failure.message, failure.client
     if message is None:
@@ -205,6 +227,11 @@ GAPS = (
         _it_was_under_way_as_its_session_ended,
     ),
     Gap("**UNSUBSCRIBE soon after a session has moved**", ("stray", "quality"), _its_session_moved),
+    Gap(
+        "**UNSUBSCRIBE soon after a session has moved**",
+        ("stray", "quality"),
+        _it_was_unsubscribed_as_nodes_met,
+    ),
     Gap("**Order where a clock is set**", ("retained", "disorder"), _a_clock_was_set),
     Gap(
         "**Splits**",

@@ -95,6 +95,14 @@ class Node:
         self.server.disk = self.disk = Disk(library, self.data / "rocksdb", folder, power=True)
         self._preload(self.disk.environment)
 
+    def trace(self) -> None:
+        """From its next start on."""
+        tests = Path(__file__).resolve().parents[2]
+        self.server.before = (
+            f"import sys; sys.path.insert(0, {str(tests)!r}); "
+            f"from cluster.processes.tracing import trace; trace({str(self.data.with_suffix('.trace'))!r}); "
+        )
+
     def _preload(self, environment: dict[str, str]) -> None:
         libraries = [each["LD_PRELOAD"] for each in (self.server.environment, environment) if each]
         self.server.environment |= environment | {"LD_PRELOAD": ":".join(libraries)}
@@ -130,7 +138,9 @@ class Nodes:
     def __iter__(self) -> Iterator[Node]:
         return iter(self.all)
 
-    async def start(self, settings: dict[str, object], *, clocks: bool = False, disks: bool = False) -> None:
+    async def start(
+        self, settings: dict[str, object], *, clocks: bool = False, disks: bool = False, traced: bool = False
+    ) -> None:
         """All at once; returns when they serve clients. `clocks` can be set then, and `disks` can fail."""
         clock = compile_clock(self._folder) if clocks else None
         disk = compile_layer(self._folder) if disks else None
@@ -145,6 +155,8 @@ class Nodes:
                 node.get_clock(clock)
             if disk is not None:
                 node.get_disk(disk)
+            if traced:
+                node.trace()
             node.settle_in(password, [each.address for each in self], settings)
         await asyncio.gather(*(node.server.start() for node in self))
 

@@ -44,6 +44,7 @@ class Choice:
     acts: int = 0  # so many faults are drawn
     splits: bool = False  # faults that are drawn begin with a split, and have more of them
     suspect_s: float = 4.0  # without a word of a node, which may just be slow
+    traced: bool = False  # what nodes do to their rows is written down (`tracing.py`)
 
     def resolved(self) -> Choice:
         """With all that the seed decides."""
@@ -114,7 +115,9 @@ class ClusterRun:
             "limits.queue_window_messages": self.choose.choice((1, 10, 1000)),
         }
         faults = set(self.choice.faults)
-        await self.server.start(settings, clocks=bool(faults & CLOCKS), disks=bool(faults & DISKS))
+        await self.server.start(
+            settings, clocks=bool(faults & CLOCKS), disks=bool(faults & DISKS), traced=self.choice.traced
+        )
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(self.server.watch(self.choice.suspect_s))
             self.clients.begin(group)
