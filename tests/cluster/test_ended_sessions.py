@@ -10,6 +10,7 @@ from cluster.nodes import begun, make_node, say
 from tidemq.cluster import operations as ops
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession, Stamp
+from tidemq.cluster.records import Record
 
 
 def end_session(node: Node, began: PutSession, how: str) -> list[Operation]:
@@ -75,6 +76,44 @@ def test_what_a_node_adds_that_does_not_know_of_the_end_of_a_session_is_not_for_
         assert not list(node.rows.ends.all())
         assert len(list(node.rows.entries.all())) == 1
         assert node.rows.digest() == digest
+
+
+def test_what_a_node_adds_when_no_session_has_come_after_the_end_is_for_nobody() -> None:
+    """As what was under way when it heard of the end. One has deleted it, and the end, when two others begin
+    a session, neither knowing of the other.
+    """
+    one, two, three = nodes = [make_node(index, 3) for index in range(3)]
+    owner = Owner(SESSION, "ann")
+    records = [one.write([began := begun("ann", one.stamp())])]
+    records.append(one.write([ops.EndSession("ann", began.connected)]))
+    two.receive(records[0].encoded)
+    two.receive(records[1].encoded)
+    message_id = two.stamp()
+    added = ops.Add(owner, message_id, 0, 1, 1, 0, shared=True)
+    records.append(two.write([ops.Payload(message_id, b"m"), added]))
+    one.receive(records[2].encoded)
+    for record in records:
+        three.receive(record.encoded)
+    for node in nodes:
+        assert not node.rows.queue(owner)
+        node.synced(node.rows.vector)
+    for node in (one, two) * 2:
+        say(node, [each for each in nodes if each is not node])
+    assert not list(three.rows.ends.all())
+    assert not list(three.rows.entries.all())
+    assert list(one.rows.ends.all())
+    connects = [Stamp(two.stamp().clock + number, 2 + number % 2) for number in range(4)]
+    sides: dict[int, list[Record]] = {2: [], 3: []}
+    for number, epoch in enumerate(connects):  # the client goes to and fro
+        node = (two, three)[number % 2]
+        row = replace(begun("ann", epoch, node.incarnation), begins=number < 2)
+        sides[node.incarnation].append(node.write([row]))
+    for node, others in ((one, [*sides[2], *sides[3]]), (two, sides[3]), (three, sides[2])):
+        for record in others:
+            node.receive(record.encoded)
+    for node in nodes:
+        assert not node.rows.queue(owner)
+        assert node.rows.digest() == one.rows.digest()
 
 
 def test_what_a_node_adds_for_a_session_that_only_it_knows_is_for_that_of_the_last_connect() -> None:

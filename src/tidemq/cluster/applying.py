@@ -11,9 +11,9 @@ that did not know of each other. For these the rules below give the same outcome
 - Of a session's rows that of the client's last CONNECT counts, and of what nodes have made of it without the
   client, as where they took it over, the last: whole, with what it has received and in flight. What another
   one had in flight waits again.
-- The end of a session hides what its node knew of the session's rows, and what other nodes have added that
-  did not know of the end. They are deleted when all nodes know of it (`stability.py`). It is void where a
-  CONNECT with a higher epoch did not know of it: the session went on there.
+- The end of a session hides what its node knew of the session's rows, and what nodes have added that did not
+  know of the end, or of no session after it. They are deleted when all nodes know of it (`stability.py`). It
+  is void where a CONNECT with a higher epoch did not know of it: the session went on there.
 - Of a subscription and of what is retained the last change counts, by time.
 """
 
@@ -152,13 +152,23 @@ class Applier:
 
     def _note_known(self, owner: Owner) -> None:
         """From this record on what its node has for a client is for the session that came after those whose
-        end it knows of.
+        end it knows of. Where it knows of none that came after, it is for nobody.
         """
         by, number = self._dot
         for dot, end in self._rows.ends.of(owner.name) if owner.kind == SESSION else ():
-            if end.known is not None and by not in end.known and has_seen(self._seen, dot):
+            if end.known is None or by in end.known or not has_seen(self._seen, dot):
+                continue
+            if any(has_seen(self._seen, Dot(*each)) for each in end.after.items()):
                 known = {**end.known, by: number}
                 self._rows.ends.put(owner.name, dot, replace(end, known=known))
+
+    def _note_after(self, op: ops.PutSession) -> None:
+        """A session that came after those whose end its node knows of."""
+        by, number = self._dot
+        for dot, end in self._rows.ends.of(op.client):
+            comes_after = op.connected > end.epoch and has_seen(self._seen, dot)
+            if end.known is not None and by not in end.after and comes_after:
+                self._rows.ends.put(op.client, dot, replace(end, after={**end.after, by: number}))
 
     def _hold_payload(self, message_id: Stamp) -> None:
         payload = self._rows.payloads.get(message_id, None)
@@ -264,6 +274,7 @@ class Applier:
             own, number = self._dot
             before_this = {**self._seen, own: number - 1}
             self._end(op.client, op.epoch, before_this, {own: number} if op.replaces else None)
+        self._note_after(op)
         if self._is_ended(op):
             self.counts["cluster_older_epoch"] += 1
             return
@@ -338,7 +349,7 @@ class Applier:
 
     def _end_session(self, op: ops.EndSession) -> None:
         self.sessions.append(op.client)
-        self._end(op.client, op.epoch, self._seen, {self._dot.incarnation: self._dot.number + 1})
+        self._end(op.client, op.epoch, self._seen, {})
 
     def _end(self, client: str, epoch: Stamp, seen: Vector, known: Mapping[int, int] | None) -> None:
         rows = self._rows
@@ -348,7 +359,8 @@ class Applier:
         if any(each > epoch and not has_seen(self._seen, dot) for each, dot in others):
             self.counts["cluster_end_void"] += 1
             return
-        rows.ends.put(client, self._dot, End(epoch, seen, max(others, default=None), known))
+        # where a session ends the one before it, it comes after that
+        rows.ends.put(client, self._dot, End(epoch, seen, max(others, default=None), known, known or {}))
         rows.sessions.put(client, None, None)
 
     def _receive(self, op: ops.Receive) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
 from tidemq.cluster.operations import GROUP, SESSION, Owner, PutSession, Run, Stamp
@@ -90,15 +90,17 @@ class End:
     its rows, unless a CONNECT that does not know of it has a higher epoch. `over`: the newest CONNECT that it
     ended, with the session's record.
 
-    `known`: of each node its first record that has something for the client and knows of the end; what is
-    before that, or of a node that is not among these, went with the session, too. None: that is not so, for
-    who ended it did not know that there was any.
+    `known`: of each node its first record that has something for the client, and knows of the end and of a
+    session that came after it; what is before that, or of a node that is not among these, went with the
+    session, too. None: that is not so, for who ended it did not know that there was any. `after`: of each
+    node its first record of a session that came after it.
     """
 
     epoch: Stamp
     seen: Vector
     over: tuple[Stamp, Dot] | None
     known: Mapping[int, int] | None
+    after: Mapping[int, int] = field(default_factory=dict)
 
     def hides(self, dot: Dot) -> bool:
         """Whether what this record has made of the session's rows went with it."""

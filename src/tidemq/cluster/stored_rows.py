@@ -59,7 +59,7 @@ _QUEUE_KEY = struct.Struct(">QB16s")
 _QUEUE = struct.Struct(">BBIqQ")
 _EXPIRY_KEY = struct.Struct(">qQ16s")
 _ADDED = "dot ? ? B B I q I*"
-_END = "stamp vector stamp? dot? vector?"
+_END = "stamp vector stamp? dot? vector? vector"
 
 
 def id_bytes(stamp: Stamp) -> bytes:
@@ -305,13 +305,18 @@ class RetainedLayout:
 
 
 def _part_end(end: End) -> tuple[Any, ...]:
-    return (end.epoch, end.seen, *(end.over or (None, None)), end.known)
+    return (end.epoch, end.seen, *(end.over or (None, None)), end.known, end.after)
 
 
 def _join_end(
-    epoch: Stamp, seen: dict[int, int], over: Stamp | None, by: Dot | None, known: dict[int, int] | None
+    epoch: Stamp,
+    seen: dict[int, int],
+    over: Stamp | None,
+    by: Dot | None,
+    known: dict[int, int] | None,
+    after: dict[int, int],
 ) -> End:
-    return End(epoch, seen, (over, by) if over is not None and by is not None else None, known)
+    return End(epoch, seen, (over, by) if over is not None and by is not None else None, known, after)
 
 
 def parse_end(text: bytes) -> End:

@@ -35,8 +35,9 @@ class Session(NamedTuple):
 
 class End(NamedTuple):
     """At this epoch, with what `seen` covers; `over`: the newest CONNECT that it is known to have ended, and
-    the record of that session. `known`: of each node its first record that has something for the client and
-    knows of the end, with which all before it has gone, and all of other nodes; None: nothing of the kind.
+    the record of that session. `known`: of each node its first record that has something for the client, and
+    knows of the end and of a session after it; all before that has gone with the end, and all of other nodes.
+    None: nothing of the kind.
     """
 
     epoch: Stamp
