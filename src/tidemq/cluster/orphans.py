@@ -41,7 +41,7 @@ class Orphans:
         self._leaves = leaves
         self._begun_at = self._looked_at = now
         self._waiting: dict[int, Iterator[str]] = {}  # clients, by dead node
-        self._known: set[int] = set()  # dead nodes whose last copy this node's own server has named
+        self._last: dict[int, int] = {}  # of dead nodes the last record that this node's own server has named
         self._brought: set[int] = set()  # dead nodes of which all that were found have been brought
         self._said: set[int] = set()  # those of which the log has it
         self._settled: set[int] = set()  # dead nodes that have none any more
@@ -62,7 +62,7 @@ class Orphans:
         """This node's own server has copies up to this record of a node; 0: none. What is missing here is
         fetched.
         """
-        self._known.add(incarnation)
+        self._last[incarnation] = number
         missing = number - self._node.rows.vector.get(incarnation, 0)
         if missing > 0:
             _log.warning(
@@ -78,8 +78,9 @@ class Orphans:
         dead, live = self._dead(now), self._node.members.live(now)
         for each in [each for each in self._waiting if each not in dead]:
             del self._waiting[each]
-        for those in (self._known, self._brought, self._said, self._settled, self._told):
+        for those in (self._brought, self._said, self._settled, self._told):
             those.intersection_update(dead)
+        self._last = {each: number for each, number in self._last.items() if each in dead}
         self._took = {each: number for each, number in self._took.items() if each in dead}
         self.mine = [each for each in dead if next_in_ring(live, each) == self._node.incarnation]
         for each in self.mine:
@@ -92,10 +93,12 @@ class Orphans:
                 for each in dead:
                     self._links.refuse(each)
             for each in dead:
-                if each not in self._known and self._node.rows.struck.get(each, None) is None:
+                if each not in self._last and self._node.rows.struck.get(each, None) is None:
                     self._links.ask_for_last(each)
             if not any(each in live for each in self._links.apart()):  # where they went may not be known yet
-                self._settle([each for each in dead if each not in self._settled])
+                self._settle(
+                    [each for each in dead if each not in self._settled and self._has_all(each, live)]
+                )
             for each in self._settled.intersection(self.mine):
                 self._links.broadcast(TOOK, encode("Q", each))  # again and again: it may be lost
 
@@ -135,6 +138,17 @@ class Orphans:
                 self._links.taken_over(each)
                 if self._node.rows.struck.get(each, None) is None:
                     _log.warning("nobody waits for node %016x: its sessions are elsewhere", each)
+
+    def _has_all(self, dead: int, live: Collection[int]) -> bool:
+        """Whether all that a dead node did is here, as far as it is to be had: it may have taken sessions. Of
+        one that is a member no more nothing is waited for.
+        """
+        if self._node.rows.struck.get(dead, None) is not None:
+            return True
+        beats = [member.beat for member in self._node.members.known()]
+        others = [each.applied.get(dead, 0) for each in beats if each.incarnation in live]
+        last = self._last.get(dead)
+        return last is not None and self._node.rows.vector.get(dead, 0) >= max([last, *others])
 
     def _has_told(self, dead: int) -> bool:
         """Whether all nodes know that what the dead one wanted goes here now."""

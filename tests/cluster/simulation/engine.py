@@ -260,7 +260,7 @@ class Engine:
         if message_id is None or session.waiting.pop(message_id, None) is None:
             return False
         mine = [each for each in self._work.described if each[:3] == ("add", session.number, message_id)]
-        if mine and session.doubles is None:  # it never enters
+        if mine and session.doubles is None and message_id not in session.outside:  # it never enters
             self._work.described.remove(mine[0])
         else:
             self._work.described.append(("remove", session.number, message_id, place))
@@ -465,6 +465,7 @@ class Engine:
         for each in ids:
             if session.doubles is None or session.doubles.is_new(each):
                 session.had.add(each)  # it counts, also when it is gone again before it is read
+                session.outside.add(each)
                 self._read(session, each)
         self._pump(session)
 

@@ -74,6 +74,7 @@ class Stored:
     kept: bool = False
     older_may_come: bool = False
     open_until: float = 0.0  # 0: it is not asked to leave
+    outside: set[bytes] = field(default_factory=set)  # messages whose rows another node has written
     doubles: Doubles | None = None
 
     @property

@@ -1,0 +1,82 @@
+"""When a dead node is not waited for any more, as one node decides it, without an engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cluster.nodes import START_NS, begun, make_node
+
+from tidemq.cluster.orphans import FIRST_S, LOOK_S, Orphans
+
+
+class Links:
+    """In the place of `Links`; others know at once what they are told."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []  # of whom it was said that nobody waits for them
+
+    def apart(self) -> list[int]:
+        return []
+
+    def announce(self) -> int:
+        return 1
+
+    def announced(self, _number: int) -> set[int]:
+        return set()
+
+    def refuse(self, _node: int) -> None:
+        raise AssertionError("no session leaves")
+
+    def ask_for_last(self, _node: int) -> None:
+        """The test answers."""
+
+    def taken_over(self, node: int) -> None:
+        self.taken.append(node)
+
+    def broadcast(self, _kind: str, _body: bytes) -> None:
+        """Nobody hears it."""
+
+
+@pytest.mark.parametrize("by", ["another node", "its own nats-server"])
+def test_a_dead_node_is_waited_for_until_all_that_it_did_is_known(by: str) -> None:
+    """It has taken sessions of which the next in the ring has not heard: that one would find none there, and
+    what is published for them would go to nobody.
+    """
+    one, two, three = (make_node(index, 3) for index in range(3))
+    record = one.write([begun("ann", one.stamp())])
+    if by == "another node":
+        three.receive(record.encoded)
+        three.synced(three.rows.vector)
+    brought: list[str] = []
+    links: Any = Links()
+    orphans = Orphans(two, links, brought.append, lambda: False, lambda: False, 0.0)
+    now = FIRST_S + 1.0
+
+    def say() -> None:
+        for node, other in ((two, three), (three, two)):
+            other.hear(replace(node.beat(now, START_NS), wall_ns=START_NS), now)
+
+    def look() -> None:
+        nonlocal now
+        for _ in range(2):
+            now += LOOK_S + 0.1
+            say()
+            orphans.advance(now, pauses=False)
+
+    say()
+    orphans.advance(now, pauses=False)
+    assert not links.taken, "its nats-server has not answered"
+    orphans.hear_last(1, 0 if by == "another node" else record.dot.number)
+    look()
+    assert not links.taken
+    two.receive(record.encoded)
+    look()
+    assert brought == ["ann"] * len(brought)
+    assert brought
+    assert not links.taken, "its session is still there"
+    row = replace(begun("ann", two.stamp(), 2), begins=False)
+    two.write([row])
+    look()
+    assert links.taken == [1]
