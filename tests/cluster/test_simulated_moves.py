@@ -115,11 +115,6 @@ def nodes_that_meet_again_go_on_where_they_were(patch: pytest.MonkeyPatch) -> No
     patch.setattr(Neighbours, "part", lambda self, node: None)
 
 
-def who_has_a_session_still_does_not_know_that_another_had_it(patch: pytest.MonkeyPatch) -> None:
-    """And takes what came to both for its own."""
-    patch.setattr(Moves, "share", lambda self, client: None)
-
-
 # what it leads to, the one thing that goes wrong then, and a seed from which on it is found soon
 PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, str, int]] = {
     the_old_home_forgets_at_once: ("lost", "moves", 0),
@@ -127,8 +122,7 @@ PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, str, int]] = {
     what_is_held_is_kept: ("stuck", "moves", 0),
     old_homes_do_not_ask: ("stuck", "_kill", 0),
     what_was_taken_without_a_word_is_forgotten_at_once: ("lost", "", 2025),
-    nodes_that_meet_again_go_on_where_they_were: ("lost", "", 80),
-    who_has_a_session_still_does_not_know_that_another_had_it: ("stuck", "_split", 20),
+    nodes_that_meet_again_go_on_where_they_were: ("lost", "", 320),
     a_connect_that_was_given_up_counts: ("driven away", "_stand", 0),
 }
 

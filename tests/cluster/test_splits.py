@@ -104,6 +104,10 @@ async def test_a_client_that_is_connected_all_the_time_stays_where_it_is(nodes: 
     nodes.links.cut.clear()
     await until(lambda: {home(nodes, name) for name in ("one", "two")} == {one}, "it is where it was")
     assert nodes.keepers["one"].moves.contests.counts["cluster_sessions_kept"] == 1
+    # else what is acknowledged here could come again by the node that has taken it
+    await until(
+        lambda: nodes.ask("one", lambda keeper: "ann" in keeper.node.sharing._clients), "it is shared"
+    )
     elsewhere = await asyncio.to_thread(ann.expect, PUBLISH)
     assert (elsewhere.payload, elsewhere.dup) == (b"elsewhere", False)
     await asyncio.to_thread(ann.send, acknowledge(PUBCOMP, released.packet_id))
