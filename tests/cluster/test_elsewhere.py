@@ -12,8 +12,10 @@ from tidemq.cluster import operations as ops
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.operations import SESSION, Operation, Owner, Stamp
 from tidemq.cluster.records import read_run
+from tidemq.cluster.rows import Session
 from tidemq.cluster.sharing import Sharing
 from tidemq.cluster.stored_rows import id_bytes
+from tidemq.cluster.vectors import Dot
 
 FIRST, SECOND = Stamp(START_NS, 1), Stamp(START_NS + 64, 1)
 ANN, BOB = Owner(SESSION, "ann"), Owner(SESSION, "böb")
@@ -26,6 +28,8 @@ def row(queue: int | bytes, message_id: Stamp, message: bytes | None = None) -> 
 class Converting:
     def __init__(self) -> None:
         self.rows = WrittenRows()
+        for each in ("ann", "böb"):
+            self.rows.sessions.put(each, None, Session(begun(each, FIRST, 2), Dot(2, 1)))
         times = itertools.count(START_NS)
         self.conversion = Conversion(
             self.rows, 1, lambda: Stamp(next(times), 1), lambda _: None, Sharing(1.0)
@@ -59,6 +63,30 @@ def test_they_are_for_owners_by_name(converting: Converting) -> None:
     assert converting.added(*described) == [(ANN, FIRST), (BOB, FIRST), (ANN, SECOND)]
     assert converting.conversion.came == []
     assert converting.conversion.owner(b"ann") is None, "no name is known beyond its batch"  # type: ignore[arg-type]
+
+
+def test_who_has_no_session_any_more_gets_none(converting: Converting) -> None:
+    """It has ended since its node named it. Where nobody remembers that, it would be the next one's."""
+    message = make_message("a", b"x")
+    converting.rows.sessions.put("ann", None, None)
+    assert converting.added(row(b"ann", FIRST, message), row("böb".encode(), FIRST)) == [(BOB, FIRST)]
+    assert converting.conversion.counts["cluster_rows_without_owner"] == 1
+
+
+def test_a_session_that_was_handed_over_and_has_ended_takes_none(converting: Converting) -> None:
+    conversion, message = converting.conversion, make_message("a", b"x")
+    for number, client in ((7, "ann"), (8, "böb")):
+        converting.rows.owners.add(Owner(SESSION, client), number)
+        conversion.know(number, Owner(SESSION, client), begun(client, FIRST, 1))
+        conversion.shared.begin(client, until_it_goes=True)
+    converting.rows.sessions.put("ann", None, None)
+    found, _ = conversion.convert([row(7, FIRST, message), row(8, FIRST), row(7, SECOND, message)])
+    operations = [
+        each for one in found for each in (read_run(one.text) if isinstance(one, ops.Run) else [one])
+    ]
+    added = [(each.owner, each.id) for each in operations if isinstance(each, ops.Add)]
+    assert added == [(Owner(SESSION, "böb"), FIRST)]
+    assert conversion.counts["cluster_rows_without_owner"] == 2
 
 
 def test_whom_two_nodes_name_gets_one(converting: Converting) -> None:

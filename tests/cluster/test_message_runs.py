@@ -20,7 +20,7 @@ from tidemq.cluster.message_runs import pack_run
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, PutSession, Run, Stamp
 from tidemq.cluster.pending import Pending
 from tidemq.cluster.records import NO_DIGEST, Record, parse_record, read_run
-from tidemq.cluster.rows import Rows
+from tidemq.cluster.rows import Rows, Session
 from tidemq.cluster.run_rows import SOURCES_MAX, NewestIds
 from tidemq.cluster.sharing import Sharing
 from tidemq.cluster.stored_rows import id_bytes
@@ -290,6 +290,7 @@ def test_what_an_engine_did_is_the_same_as_a_run(messages: list[Any], shared: st
             sharing.begin(shared)
         sharing.everybody = shared == "everybody"
         for owner in (Owner(SESSION, "ann"), Owner(SESSION, "eve")):
+            rows.sessions.put(owner.name, None, Session(begun(owner.name, Stamp(1, 1)), Dot(1, 1)))
             for clock in removed:
                 rows.removed.put(owner, Stamp(clock << 6, 1), (Dot(2, 1),))
         rows.take_changes()

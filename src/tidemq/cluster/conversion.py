@@ -198,7 +198,18 @@ class Conversion:
             if owner is not None and owner.kind == SESSION and owner.name in self.shared:
                 owners[number] = owner
         added = [(row[1], row[2]) for row in described if row[0] == "add" and row[1] in owners]
-        return set(owners), self._rows.which_are_removed(owners, added)
+        begun = {row[2].decode() for row in described if row[:2] == ("put", "session") and row[3] is not None}
+        over = {number for number, each in owners.items() if each.name not in begun and self._is_nobody(each)}
+        nobody = {each for each in added if each[0] in over}
+        self.counts["cluster_rows_without_owner"] += len(nobody)
+        return set(owners), self._rows.which_are_removed(owners, added) | nobody
+
+    def _is_nobody(self, owner: Owner) -> bool:
+        """Whether it is a client without a session: what is added for it would be the next one's, on nodes
+        that do not remember any more that the last has ended.
+        """
+        is_session = owner.kind == SESSION and owner.name not in self._begins
+        return is_session and self._rows.standing(owner.name) is None
 
     def _each_once(self, described: Described, elsewhere: Collection[bytes]) -> Described:
         """Of a session that moves two nodes say that it takes a message, of which this one may be one."""
@@ -257,6 +268,9 @@ class Conversion:
         if moves and self._rows.removed.get(owner, message_id) is not None:
             self.counts["cluster_added_after_removal"] += 1
             return  # its client has had it, on another node
+        if (moves or isinstance(number, bytes)) and self._is_nobody(owner):
+            self.counts["cluster_rows_without_owner"] += not moves  # else it was counted with its batch
+            return
         if key not in self._brought:
             self._brought.add(key)
             yield ops.Payload(message_id, self._messages[key])

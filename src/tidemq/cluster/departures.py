@@ -262,11 +262,11 @@ class Departures:
         what the new home wants.
         """
         self._handed[client] = handed = Handed()
+        self._sharing.begin(client, until_it_goes=True)
         if standing is None or not self._access.lose(client.encode()):
             self.release(client)
             return
         self._askers[client] = None
-        self._sharing.begin(client, until_it_goes=True)
         self._links.send(standing.home, KEPT, client.encode())
         self._reminders.add(client, handed, time.monotonic())
 
