@@ -12,8 +12,8 @@ that did not know of each other. For these the rules below give the same outcome
   client, as where they took it over, the last: whole, with what it has received and in flight. What another
   one had in flight waits again.
 - The end of a session hides what its node knew of the session's rows, and what nodes have added that did not
-  know of the end, or of no session after it. They are deleted when all nodes know of it (`stability.py`). It
-  is void where a CONNECT with a higher epoch did not know of it: the session went on there.
+  know of the end, or knew of no session after it. They are deleted when all nodes know of it
+  (`stability.py`). It is void where a CONNECT with a higher epoch did not know of it: the session went on.
 - Of a subscription and of what is retained the last change counts, by time.
 """
 

@@ -198,11 +198,15 @@ class Conversion:
             if owner is not None and owner.kind == SESSION and owner.name in self.shared:
                 owners[number] = owner
         added = [(row[1], row[2]) for row in described if row[0] == "add" and row[1] in owners]
-        begun = {row[2].decode() for row in described if row[:2] == ("put", "session") and row[3] is not None}
-        over = {number for number, each in owners.items() if each.name not in begun and self._is_nobody(each)}
-        nobody = {each for each in added if each[0] in over}
-        self.counts["cluster_rows_without_owner"] += len(nobody)
-        return set(owners), self._rows.which_are_removed(owners, added) | nobody
+        gone = self._rows.which_are_removed(owners, added)
+        over = {number for number, each in owners.items() if self._is_nobody(each)}
+        if over:
+            puts = (row for row in described if row[0] == "put" and row[1] == "session")
+            begun = {key.decode() for _, _, key, value in puts if value is not None}
+            nobody = {each for each in added if each[0] in over and owners[each[0]].name not in begun}
+            self.counts["cluster_rows_without_owner"] += len(nobody)
+            gone |= nobody
+        return set(owners), gone
 
     def _is_nobody(self, owner: Owner) -> bool:
         """Whether it is a client without a session: what is added for it would be the next one's, on nodes
