@@ -19,6 +19,7 @@ from tidemq.cluster.sessions import connect
 from tidemq.cluster.stored_rows import StoredRows
 from tidemq.store import Write
 from tidemq.store.memory import MemoryStore
+from tidemq.store.rows import BACKLOG
 
 CLIENTS = ("ann", "bob", "cem")
 FILTERS = ("a/+", "b/#")
@@ -74,7 +75,7 @@ class Actor:
 
     def act(self) -> Record | None:
         """Does something, if it finds something to do."""
-        acts = [self._connect] * 2 + [self._end, self._subscribe, self._retain, self._receive]
+        acts = [self._connect] * 2 + [self._end, self._subscribe, self._serve, self._retain, self._receive]
         acts += [self._add] * 4 + [self._take] * 4
         operations = self._choose.choice(acts)()
         record = self.node.write(operations) if operations else None
@@ -115,10 +116,22 @@ class Actor:
         topic_filter = self._choose.choice(FILTERS)
         if self._choose.random() < 0.4:
             return [ops.Unsubscribe(row.client, topic_filter, self.node.stamp())]
-        return [ops.Subscribe(row.client, topic_filter, self.node.stamp(), self._choose.randint(0, 2), 0)]
+        options = self._choose.randint(0, 2) | self._choose.choice((0, BACKLOG))
+        return [ops.Subscribe(row.client, topic_filter, self.node.stamp(), options, 0)]
+
+    def _serve(self) -> list[Operation]:
+        row = self._mine()
+        filters = self.node.rows.filters(row.client) if row else []
+        if row is None or not filters:
+            return []
+        topic_filter, each = self._choose.choice(filters)
+        return [ops.Serve(row.client, topic_filter, each.stamp)]
 
     def _retain(self) -> list[Operation]:
         topic, stamp = self._choose.choice(TOPICS), self.node.stamp()
+        there = self.node.rows.retained.get(topic, None)
+        if there is not None and there.message is not None and self._choose.random() < 0.3:  # it expires
+            return [ops.Clear(topic, there.id)]
         return [
             ops.Clear(topic, stamp)
             if self._choose.random() < 0.4

@@ -57,6 +57,7 @@ OPERATION = st.one_of(
     st.builds(ops.Receive, TEXT, STAMP, U16),
     st.builds(ops.Forget, TEXT, STAMP, U16),
     st.builds(ops.Subscribe, TEXT, TEXT, STAMP, BYTE, U32),
+    st.builds(ops.Serve, TEXT, TEXT, STAMP),
     st.builds(ops.Unsubscribe, TEXT, TEXT, STAMP),
     st.builds(ops.Retain, TEXT, STAMP, st.binary(max_size=8)),
     st.builds(ops.Clear, TEXT, STAMP),

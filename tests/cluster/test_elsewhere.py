@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from tidemq.cluster import operations as ops
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.operations import SESSION, Operation, Owner, Stamp
 from tidemq.cluster.records import read_run
-from tidemq.cluster.rows import Session
+from tidemq.cluster.rows import Session, Subscription
 from tidemq.cluster.sharing import Sharing
 from tidemq.cluster.stored_rows import id_bytes
 from tidemq.cluster.vectors import Dot
+from tidemq.store.rows import BACKLOG
 
 FIRST, SECOND = Stamp(START_NS, 1), Stamp(START_NS + 64, 1)
 ANN, BOB = Owner(SESSION, "ann"), Owner(SESSION, "böb")
@@ -114,3 +116,32 @@ def test_what_was_not_stored_is_removed(converting: Converting) -> None:
     described = [row(b"ann", FIRST, make_message("a", b"x"))]
     assert converting.conversion.undo(described, {b"ann"}) == ([ops.Remove(ANN, FIRST)], [])
     assert converting.conversion.came == []
+
+
+SUBSCRIBED = struct.pack(">H", 3) + b"ann" + b"a/#", struct.pack(">BI", 1, 0)
+
+
+def test_that_all_is_sent_that_was_retained_is_no_subscribe(converting: Converting) -> None:
+    """Else it would undo an UNSUBSCRIBE on another node, of which this one has not heard."""
+    serve = "serve", *SUBSCRIBED
+    assert converting.convert(serve) == [], "there is no such subscription"
+    converting.rows.subscriptions.put("ann", "a/#", Subscription(SECOND, Dot(2, 2), 1 | BACKLOG, 0))
+    assert converting.convert(serve) == [ops.Serve("ann", "a/#", SECOND)]
+    subscribed, served = converting.convert(("put", "subscription", *SUBSCRIBED), serve)
+    assert isinstance(subscribed, ops.Subscribe)
+    assert subscribed.stamp != SECOND
+    assert served == ops.Serve("ann", "a/#", subscribed.stamp)
+    unsubscribed = converting.convert(("put", "subscription", SUBSCRIBED[0], None), serve)
+    assert [type(each) for each in unsubscribed] == [ops.Unsubscribe]
+    ended = Subscription(Stamp(SECOND.clock + 64, 2), Dot(2, 3), None, 0)
+    converting.rows.subscriptions.put("ann", "a/#", ended)
+    assert converting.convert(serve) == [], "it has ended elsewhere"
+
+
+def test_what_expires_is_cleared_with_its_own_time(converting: Converting) -> None:
+    """What another node has retained since then stays. Who clears what is retained means all until now."""
+    (expired,) = converting.convert(("retain", b"t", None, id_bytes(SECOND)))
+    assert expired == ops.Clear("t", SECOND)
+    (cleared,) = converting.convert(("retain", b"t", None, None))
+    assert isinstance(cleared, ops.Clear)
+    assert cleared.id != SECOND

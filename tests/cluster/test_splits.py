@@ -16,6 +16,9 @@ from conformance.kit import Client, connected, kept
 from conformance.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, acknowledge
 from waiting import until
 
+from tidemq.client import Properties
+from tidemq.store.rows import BACKLOG
+
 SUSPECT_S = 1.0
 
 
@@ -294,6 +297,57 @@ async def test_what_was_unsubscribed_where_nobody_knew_of_it_is_gone(nodes: Node
     for name in ("one", "two"):
         filters = nodes.ask(name, lambda keeper: [each for each, _ in keeper.rows.filters("ann")])
         assert filters == ["a/#"]
+
+
+async def retain(nodes: Nodes, name: str, payload: bytes, **properties: Any) -> None:
+    async with client(nodes.brokers[name], "bob") as bob:
+        await bob.publish("a/1", payload, qos=1, retain=True, properties=Properties(**properties))
+
+
+async def test_what_was_unsubscribed_does_not_come_back_as_the_other_side_sends_what_is_retained(
+    nodes: Nodes,
+) -> None:
+    """There the session goes on with a subscription to which not all that is retained has been sent."""
+    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
+    one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))
+    nodes.ask("one", lambda keeper: keeper.conversion._acts.update(serve=lambda *_: iter(())))
+    await retain(nodes, "one", b"kept")
+    ann = await connect(nodes, "one")
+    await asyncio.to_thread(partial(ann.subscribe, "a/#", qos=1))
+    await asyncio.to_thread(ann.expect, PUBLISH)
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.cut.add(one)
+    await until(lambda: home(nodes, "two") == two, "it is taken over")
+    await asyncio.to_thread(ann.unsubscribe, "a/#")
+    there = await connect(nodes, "two")
+    await asyncio.to_thread(there.expect, PUBLISH)
+
+    def is_served() -> bool:
+        row = nodes.ask("two", lambda keeper: keeper.rows.subscription("ann", "a/#"))
+        return row is not None and not row.options & BACKLOG
+
+    await until(is_served, "all has been sent")
+    nodes.links.cut.clear()
+    await until(lambda: nodes.agree("one", "two"))
+    for name in ("one", "two"):
+        assert nodes.ask(name, lambda keeper: keeper.rows.filters("ann")) == []
+
+
+async def test_what_expires_on_one_side_does_not_take_with_it_what_is_retained_on_the_other(
+    nodes: Nodes,
+) -> None:
+    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
+    one = nodes.keepers["one"].node.incarnation
+    await retain(nodes, "one", b"expires", message_expiry_s=3)
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.cut.add(one)
+    await retain(nodes, "two", b"stays")
+    await until(lambda: nodes.count("one", "retained") == 0, "it has expired")
+    nodes.links.cut.clear()
+    await until(lambda: nodes.agree("one", "two"))
+    for name in ("one", "two"):
+        retained = nodes.ask(name, lambda keeper: keeper.rows.retained.get("a/1", None))
+        assert retained.message.endswith(b"stays")
 
 
 async def test_what_its_client_does_afterwards_counts_more(nodes: Nodes) -> None:

@@ -336,7 +336,7 @@ def test_only_a_running_engine_with_a_store_moves_sessions(servers: Servers) -> 
     with pytest.raises(UsageError, match="engines that run"):
         access.release(b"c")
     with pytest.raises(UsageError, match="engines that run"):
-        access.retain(b"t", None)
+        access.retain(b"t", bytes(16))
     engine.close()
     node = servers.node()
     with pytest.raises(UsageError, match="next_place"):

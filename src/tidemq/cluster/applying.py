@@ -30,6 +30,7 @@ from tidemq.cluster.records import Record, read_run, run_of
 from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Session, Subscription
 from tidemq.cluster.sessions import flights_of
 from tidemq.cluster.vectors import Dot, Vector, has_seen
+from tidemq.store.rows import BACKLOG
 
 FORKS_MAX = 100_000  # that are remembered; an older one that brings more rows is counted again
 
@@ -51,7 +52,7 @@ class Applier:
         self.home: Mapping[str, Stamp] = {}
         self.added: list[tuple[Owner, Stamp]] = []  # entries that came since the caller took this
         self.removed: list[tuple[Owner, Stamp, Entry]] = []  # and that went
-        self.retained: list[str] = []  # topics
+        self.retained: dict[str, Stamp] = {}  # topics, and when
         self.sessions: list[str] = []  # clients whose sessions were put or ended
         self.forked: list[str] = []  # clients whose sessions another node has had, too, and go on as here
         self.visited: list[str] = []  # of these, clients that have been connected there
@@ -77,6 +78,7 @@ class Applier:
             ops.Receive: self._receive,
             ops.Forget: self._forget,
             ops.Subscribe: self._subscribe,
+            ops.Serve: self._serve,
             ops.Unsubscribe: self._unsubscribe,
             ops.Retain: self._retain,
             ops.Clear: self._clear,
@@ -85,7 +87,7 @@ class Applier:
 
     def forget_changes(self) -> None:
         """The caller has taken what came and went."""
-        self.added, self.removed, self.retained, self.sessions = [], [], [], []
+        self.added, self.removed, self.retained, self.sessions = [], [], {}, []
         self.subscriptions, self.forked, self.visited, self.forks = [], [], [], []
 
     def apply(self, record: Record, *, own: bool = False) -> None:
@@ -383,6 +385,12 @@ class Applier:
     def _subscribe(self, op: ops.Subscribe) -> None:
         self._change_subscription(op, op.options, op.subscription_id)
 
+    def _serve(self, op: ops.Serve) -> None:
+        row = self._rows.subscriptions.get(op.client, op.topic_filter)
+        if row is not None and row.stamp == op.stamp and row.options is not None:
+            row = replace(row, options=row.options & ~BACKLOG)
+            self._rows.subscriptions.put(op.client, op.topic_filter, row)
+
     def _unsubscribe(self, op: ops.Unsubscribe) -> None:
         self._change_subscription(op, None, 0)
 
@@ -405,9 +413,11 @@ class Applier:
 
     def _change_retained(self, op: ops.Retain | ops.Clear, message: bytes | None) -> None:
         before = self._rows.retained.get(op.topic, None)
-        if before is None or before.id < op.id:
+        # one that has gone by itself is cleared with its own id
+        ends = before is not None and message is None and before.message is not None and before.id == op.id
+        if before is None or before.id < op.id or ends:
             self._rows.retained.put(op.topic, None, Retained(op.id, self._dot, message))
-            self.retained.append(op.topic)
+            self.retained[op.topic] = op.id
             self._rows.gone.put(op.topic, None, self._dot if message is None else None)
 
     # --- members -----------------------------------------------------------------------------------

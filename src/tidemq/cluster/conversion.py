@@ -56,6 +56,7 @@ class Conversion:
         self._brought: set[bytes] = set()  # and that were told
         self._ended: set[str] = set()  # sessions in this batch
         self._begins: set[str] = set()  # the same
+        self._subscribed: dict[tuple[str, str], Stamp | None] = {}  # in it, and when; None: not any more
         self.shared = shared
         self.came: list[tuple[Owner, Stamp]] = []  # rows for sessions elsewhere that are here by now
         self._plain: list[Write] = []
@@ -70,6 +71,7 @@ class Conversion:
             "release": self._release,
             "remove": self._remove,
             "retain": self._retain,
+            "serve": self._serve,
             "put": self._put,
         }
         self._puts: dict[str, Callable[[bytes, bytes | None], Iterator[Operation]]] = {
@@ -166,6 +168,7 @@ class Conversion:
         self._brought.clear()
         self._ended.clear()
         self._begins.clear()
+        self._subscribed.clear()
         self._plain = []
         self.came.clear()
         if elsewhere:
@@ -323,9 +326,12 @@ class Conversion:
 
     # --- everything else ---------------------------------------------------------------------------
 
-    def _retain(self, topic: bytes, value: bytes | None) -> Iterator[Operation]:
+    def _retain(self, topic: bytes, value: bytes | None, key: bytes | None) -> Iterator[Operation]:
+        """What has gone by itself, as it expired, goes with its own time: what another node has retained in
+        its place stays.
+        """
         if value is None:
-            yield ops.Clear(topic.decode(), self._stamp())
+            yield ops.Clear(topic.decode(), self._stamp() if key is None else as_stamp(key))
         else:
             message_id = as_stamp(value[:16])
             self._heard(message_id.clock)  # what clears it is later, also where the engine's ids are ahead
@@ -398,10 +404,21 @@ class Conversion:
         elif value is not None:
             self.changed.append((client, topic_filter))
             row = parse_subscription(key, value)
-            yield ops.Subscribe(client, topic_filter, self._stamp(), row.options, row.subscription_id)
+            stamp = self._subscribed[client, topic_filter] = self._stamp()
+            yield ops.Subscribe(client, topic_filter, stamp, row.options, row.subscription_id)
         elif client not in self._ended:
             self.changed.append((client, topic_filter))
+            self._subscribed[client, topic_filter] = None
             yield ops.Unsubscribe(client, topic_filter, self._stamp())
+
+    def _serve(self, key: bytes, value: bytes) -> Iterator[Operation]:
+        """That is no new SUBSCRIBE: the client may have unsubscribed since, on another node."""
+        row = parse_subscription(key, value)
+        name = row.client_id, row.topic_filter
+        known = self._rows.subscription(*name)
+        stamp = self._subscribed.get(name, known.stamp if known is not None else None)
+        if stamp is not None:
+            yield ops.Serve(*name, stamp)
 
     def _put_received(self, key: bytes, value: bytes | None) -> Iterator[Operation]:
         owner = self._owner_of(int.from_bytes(key[:8]))

@@ -191,6 +191,15 @@ class Subscribe:
 
 
 @dataclass(frozen=True, slots=True)
+class Serve:
+    """All that was retained has been sent to the subscription of this time."""
+
+    client: str
+    topic_filter: str
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
 class Unsubscribe:
     """UNSUBSCRIBE, at the time of `stamp`."""
 
@@ -244,6 +253,7 @@ Operation = (
     | Receive
     | Forget
     | Subscribe
+    | Serve
     | Unsubscribe
     | Retain
     | Clear

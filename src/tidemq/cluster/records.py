@@ -36,6 +36,7 @@ from tidemq.cluster.operations import (
     Return,
     Run,
     Send,
+    Serve,
     Stamp,
     Strike,
     Subscribe,
@@ -83,6 +84,7 @@ _FIRST: dict[type[Any], tuple[int, str]] = {
     Retain: (13, "text stamp bytes"),
     Clear: (14, "text stamp"),
     Strike: (15, "Q text"),
+    Serve: (16, "text text stamp"),
 }
 # the formats that this version reads, all that are between the lowest and the highest
 LAYOUTS = {1: Layout(_FIRST)}

@@ -65,8 +65,9 @@ class Telling:
             self._moves.departures.moved(client)
         for client in dict.fromkeys(forked):
             self._moves.share(client)
-        for topic in dict.fromkeys(topics):
-            self._access.retain(topic.encode(), self._store.get("retained", topic.encode()))
+        for topic, at in topics.items():
+            value = self._store.get("retained", topic.encode())
+            self._access.retain(topic.encode(), id_bytes(at) if value is None else value)
         self._tell_of_subscriptions(subscriptions)
         now: tuple[Added, Removed] = ([], [])
         for come in added:

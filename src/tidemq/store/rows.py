@@ -23,6 +23,8 @@ IDLE, IN_FLIGHT = 1, 2  # status of a queue entry
 # flags of a queue entry
 RETAIN, RELEASED, COUNTED, SENT = 1, 2, 4, 8
 
+BACKLOG = 0x80  # in the options of a subscription: not all that is retained has been sent to it
+
 _ID_CLOCK = struct.Struct(">Q")
 _MESSAGE = struct.Struct(">BBqIII")
 _QUEUE_KEY = struct.Struct(">QB16s")
@@ -99,7 +101,7 @@ class Subscription:
 
     client_id: str
     topic_filter: str
-    options: int
+    options: int  # as in SUBSCRIBE, and `BACKLOG`
     subscription_id: int  # 0: none
     stream_epoch: int | None = None  # of a subscription at QoS 1 to what a stream keeps,
     first_unacknowledged: int | None = None  # and the offset before which all is acknowledged

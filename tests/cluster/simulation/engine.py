@@ -493,7 +493,7 @@ class Engine:
         elif session is not None and topic_filter in session.filters:
             self._remove_filter(session, topic_filter)
 
-    def retain(self, _topic: bytes, _value: bytes | None) -> bool:
+    def retain(self, _topic: bytes, _value: bytes) -> bool:
         """Nothing is retained in these histories."""
         return True
 

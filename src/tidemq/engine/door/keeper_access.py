@@ -539,13 +539,14 @@ class StoreAccess:
         mail.letter.text = string_of(topic_filter)
         post_directly(self.engine.common.reactors[reactor], cython.address(mail))
 
-    def retain(self, topic: bytes, value: bytes | None) -> bool:
-        """A row of ``retained`` has come into the store, or None: has gone from it, without this engine. One
-        that is older than what is retained now changes nothing. False: it cannot be read.
+    def retain(self, topic: bytes, value: bytes) -> bool:
+        """A row of ``retained`` has come into the store without this engine, or has gone from it: then the
+        value is an id alone, of that time. One that is older than what is retained now changes nothing.
+        False: it cannot be read.
         """
         self._check_running()
-        if value is None:
-            clear_retained(self.engine.common, topic)
+        if len(value) == 16:
+            clear_retained(self.engine.common, topic, value)
             return True
         return load_retained(self.engine.common, topic, value)
 

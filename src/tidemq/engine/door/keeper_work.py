@@ -416,11 +416,16 @@ def _describe_added(common, record, again):
 
 def _describe_record(common, record, described):
     """Any other: "send", "return", "release" or "remove" with queue, message id and place; "retain" with
-    topic and value; "put" with family, key and value, which is None where the row goes.
+    topic, value and the message id alone; "serve" with key and value of a subscription; "put" with family,
+    key and value. A value is None where the row goes. The id is None where a client wants nothing retained
+    any more; without a value and with an id that message has gone by itself.
     """
     if record.kind == RECORD_RETAIN:
         _, topic, value = _retained_write(common, record.message)
-        described.append(("retain", topic, value))
+        asked: cython.bint = record.message.payload_size == 0
+        described.append(("retain", topic, value, None if asked else _id_bytes(cython.address(record.id))))
+    elif record.kind == RECORD_PUT and record.served:
+        described.append(("serve", _text(record.key), _text(record.value)))
     elif record.kind == RECORD_PUT:
         described.append(("put", _FAMILIES[record.status], _text(record.key), _text(record.value)))
     elif record.kind == RECORD_DELETE:

@@ -234,12 +234,17 @@ def load_retained(common, topic, value):
     return True
 
 
-def clear_retained(common, topic):
-    """Nothing is retained for a topic any more."""
+def clear_retained(common, topic, value):
+    """Nothing is retained for a topic since the time of an id; what is newer stays."""
+    id: MessageId = read_id(_bytes_at(value, 0))
     lock_exclusive(common.retained)
     old: cython.pointer[Message] = cython.cast(
-        cython.pointer[Message], remove_retained(common.retained, span_of(topic))
+        cython.pointer[Message], find_retained(common.retained, span_of(topic))
     )
+    if old != cython.NULL and precedes(cython.address(id), cython.address(old.id)):
+        old = cython.NULL
+    elif old != cython.NULL:
+        remove_retained(common.retained, span_of(topic))
     unlock_exclusive(common.retained)
     if old != cython.NULL:
         release_message(old, common.tally)

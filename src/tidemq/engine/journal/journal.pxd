@@ -45,7 +45,7 @@ cdef uint8_t void_change(Reactor* r, Entry* entry) noexcept nogil
 cdef void remove_row(Reactor* r, Session* s, Entry* entry) noexcept nogil
 cdef void remove_stored(Reactor* r, uint64_t queue, Message* message) noexcept nogil
 cdef void note_retained(Reactor* r, Message* message) noexcept nogil
-cdef void put_value(Reactor* r, uint8_t family, const string* key, const string* value) noexcept nogil
+cdef Record* put_value(Reactor* r, uint8_t family, const string* key, const string* value) noexcept nogil
 cdef bint change_value(Reactor* r, uint64_t section, uint32_t record, const string* value) noexcept nogil
 cdef void delete_value(Reactor* r, uint8_t family, const string* key) noexcept nogil
 cdef Record* ask_store(Reactor* r, uint8_t kind, uint64_t queue) noexcept nogil

@@ -342,6 +342,7 @@ def put_value(r, family, key, value):
     record.status = family
     record.key = _copy_of(key)
     record.value = _copy_of(value)
+    return record
 
 
 def change_value(r, section, record, value):

@@ -44,7 +44,7 @@ cdef void _unstore_session(Reactor* r, Session* s) noexcept nogil
 cdef void _begin_removal(Reactor* r, Session* s) noexcept nogil
 cdef void _delete_subscription(Reactor* r, Session* s, const string* filter) noexcept nogil
 cdef void _put_subscription(
-    Reactor* r, Session* s, const string* filter, const SessionSubscription* subscription,
+    Reactor* r, Session* s, const string* filter, const SessionSubscription* subscription, bint served,
 ) noexcept nogil
 cdef size_t _withdraw(Reactor* r, Session* s, size_t subscriptions_max) noexcept nogil
 cdef void _begin_ending(Reactor* r, Session* s) noexcept nogil

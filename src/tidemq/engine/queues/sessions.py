@@ -270,12 +270,16 @@ def _delete_subscription(r, s, filter):
     delete_value(r, FAMILY_SUBSCRIPTION, cython.address(key))
 
 
-def _put_subscription(r, s, filter, subscription):
+def _put_subscription(r, s, filter, subscription, served):
+    """``served``: the client has not subscribed again."""
     key: string
     value: string
     append_subscription_key(cython.address(s.client_id), filter, cython.address(key))
     append_subscription(subscription, cython.address(value))
-    put_value(r, FAMILY_SUBSCRIPTION, cython.address(key), cython.address(value))
+    record: cython.pointer[Record] = put_value(
+        r, FAMILY_SUBSCRIPTION, cython.address(key), cython.address(value)
+    )
+    record.served = served
 
 
 def end_session(r, s):
@@ -474,7 +478,7 @@ def add_subscription(r, s, filter, options, subscription_id, wants_retained):
     if parts.shared and is_present(s):
         stored.options |= OPTION_ONLINE
     if s.stored != cython.NULL and not comes_back:
-        _put_subscription(r, s, cython.address(key), cython.address(kept))
+        _put_subscription(r, s, cython.address(key), cython.address(kept), False)
     group: uint64_t = 0
     lock_exclusive(r.common.subscriptions)
     put_subscription(r.common.subscriptions, parts.filter, parts.group, stored)
@@ -537,7 +541,7 @@ def finish_backlog(r, s, filter):
     subscription: cython.pointer[SessionSubscription] = cython.address(s.subscriptions[0][filter[0]])
     if subscription.options & OPTION_BACKLOG:
         subscription.options &= ~OPTION_BACKLOG
-        _put_subscription(r, s, filter, subscription)
+        _put_subscription(r, s, filter, subscription, True)
 
 
 def subscription_turn(s, filter):

@@ -42,6 +42,7 @@ cdef struct Record:
     bool offered                 # ADD: of an offer, in no queue yet
     bool moved                   # ADD: it comes from another queue, and is no new message
     bool spilled                 # ADD: the message is in the store alone
+    bool served                  # PUT: a subscription of before, to which all that was retained has been sent
     uint64_t queue
     uint64_t sequence            # the entry's place
     MessageId id

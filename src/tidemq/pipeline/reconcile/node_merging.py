@@ -158,17 +158,21 @@ def _owned(rows: pl.DataFrame, owners: NodeOwners) -> pl.DataFrame:
 def merge_subscriptions(
     tables: Sequence[pl.DataFrame], owners: NodeOwners, vectors: Sequence[Vector]
 ) -> pl.DataFrame:
-    """Of each the last change, unless a node has had it and forgotten it, as all knew of its end."""
-    every = _newest(_together(tables, owners), ["owner", "topic_filter"], vectors)
+    """Of each the last change, unless a node has had it and forgotten it, as all knew of its end; without
+    `BACKLOG` in `options` where a node has not that.
+    """
+    every = _newest(_together(tables, owners), ["owner", "topic_filter"], "options", vectors)
     there = _owned(_unhidden(every, owners), owners).filter(pl.col("options").is_not_null())
     return there.select("owner", "topic_filter", "options", "subscription_id")
 
 
-def _newest(every: pl.DataFrame, keys: Sequence[str], vectors: Sequence[Vector]) -> pl.DataFrame:
-    """Of rows with the same keys that of the last change which no node has forgotten."""
+def _newest(every: pl.DataFrame, keys: Sequence[str], then: str, vectors: Sequence[Vector]) -> pl.DataFrame:
+    """Of rows with the same keys that of the last change which no node has forgotten; of those of one time
+    that with the least of `then`, or without it.
+    """
     holders = pl.col("bit").unique().sum().cast(pl.UInt16).over(keys)
     every = every.filter((_bits(vectors) & ~holders) == 0)
-    every = every.sort(*keys, *_ID, descending=[False] * len(keys) + [True] * 2)
+    every = every.sort(*keys, *_ID, then, descending=[False] * len(keys) + [True] * 2 + [False])
     return every.unique(keys, keep="first", maintain_order=True)
 
 
@@ -182,7 +186,7 @@ def merge_retained(
             for node, each in enumerate(tables)
         ]
     )
-    there = _newest(every, ["topic"], vectors).filter(pl.col("message").is_not_null())
+    there = _newest(every, ["topic"], "message", vectors).filter(pl.col("message").is_not_null())
     had = every.filter(pl.col("message").is_not_null())["topic"].n_unique()
     return (
         there.select("topic", *_ID, "message"),
