@@ -26,7 +26,7 @@ from tidemq.store import MemoryStore
 from tidemq.store.engines import open_empty
 from tidemq.store.inspection import check_store
 from tidemq.store.portable import fill_store, read_store
-from tidemq.store.rows import IN_FLIGHT, RELEASED, parse_queue, parse_session, parse_subscription
+from tidemq.store.rows import BACKLOG, IN_FLIGHT, RELEASED, parse_queue, parse_session, parse_subscription
 from tidemq.store.tables import read_tables, write_tables
 
 BUCKETS = 2
@@ -248,6 +248,22 @@ def test_a_session_that_ended_without_knowing_of_a_newer_one_goes_on(tmp_path: P
     receive(one, [newer])
     receive(two, [end])
     assert live(one.rows)["session c"][7] == [("b/#", 1, 0)]
+    assert plain(restored(tmp_path / "out")) == live(one.rows) == live(two.rows)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_what_one_node_has_changed_by_itself_counts(order: tuple[int, int], tmp_path: Path) -> None:
+    """It has the time of what its client did: all that was retained was sent, and a message has expired."""
+    nodes = one, two = make_nodes(2)
+    subscribed, retained = one.stamp(), one.stamp()
+    subscribe = ops.Subscribe("c", "a/+", subscribed, 1 | BACKLOG, 0)
+    receive(
+        two, [do(one, begin(one, "c"), subscribe, ops.Retain("a/1", retained, make_message("a/1", b"m")))]
+    )
+    changes = do(one, ops.Serve("c", "a/+", subscribed), ops.Clear("a/1", retained))
+    reconcile_by(here, [dump(nodes[at], tmp_path) for at in order], str(tmp_path / "out"))
+    receive(two, [changes])
+    assert live(one.rows)["session c"][7] == [("a/+", 1, 0)]
     assert plain(restored(tmp_path / "out")) == live(one.rows) == live(two.rows)
 
 
