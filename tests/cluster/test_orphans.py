@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from cluster.nodes import START_NS, begun, make_node
 
-from tidemq.cluster.orphans import FIRST_S, LOOK_S, Orphans
+from tidemq.cluster.operations import Strike
+from tidemq.cluster.orphans import FIRST_S, LACKS_S, LOOK_S, Orphans
 
 
 class Links:
@@ -79,4 +80,35 @@ def test_a_dead_node_is_waited_for_until_all_that_it_did_is_known(by: str) -> No
     row = replace(begun("ann", two.stamp(), 2), begins=False)
     two.write([row])
     look()
+    assert links.taken == [1]
+
+
+def test_a_dead_node_whose_records_are_lost_can_be_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody gives them; until it is forgotten what is published waits for sessions that it may have had."""
+    one, two, three = (make_node(index, 3) for index in range(3))
+    record = one.write([begun("ann", one.stamp())])
+    three.receive(record.encoded)
+    three.synced(three.rows.vector)
+    links: Any = Links()
+    orphans = Orphans(two, links, lambda _: None, lambda: False, lambda: False, 0.0)
+    orphans.hear_last(1, 0)
+    now = FIRST_S + 1.0
+
+    def look() -> None:
+        three.hear(replace(two.beat(now, START_NS), wall_ns=START_NS), now)
+        two.hear(replace(three.beat(now, START_NS), wall_ns=START_NS), now)
+        orphans.advance(now, pauses=False)
+
+    for _ in range(2):
+        look()
+        assert not orphans.settled
+        now += LACKS_S / 2 + LOOK_S
+    look()
+    assert list(orphans.settled) == [1]
+    assert not links.taken, "what is published waits"
+    assert [each.levelname for each in caplog.records].count("WARNING") == 1
+    two.write([Strike(1, "n1")])
+    for _ in range(3):
+        now += LOOK_S + 0.1
+        look()
     assert links.taken == [1]

@@ -16,6 +16,7 @@ TOOK = "took"  # all know where messages for a dead node's sessions go
 FIRST_S = 5.0  # after the start, until a member that was never heard counts as dead
 TAKEN_AT_ONCE = 64  # sessions of a dead node, between two pieces of work
 LOOK_S = 0.5  # between two looks whether any is left
+LACKS_S = 30.0  # until records of a dead node that do not come count as lost
 
 _log = logging.getLogger("tidemq.cluster")
 
@@ -45,14 +46,16 @@ class Orphans:
         self._brought: set[int] = set()  # dead nodes of which all that were found have been brought
         self._said: set[int] = set()  # those of which the log has it
         self._settled: set[int] = set()  # dead nodes that have none any more
+        self._lacking: dict[int, float] = {}  # those of which records are missing, and since when
+        self._given_up: set[int] = set()  # those of which they do not come, and no session is known
         self._took: dict[int, int] = {}  # those whose sessions came here: when all know, by `announce`
         self._told: set[int] = set()  # those of which another node says that all know where its sessions are
         self.mine: list[int] = []  # dead nodes whose sessions and queues are this node's to take
 
     @property
     def settled(self) -> Collection[int]:
-        """Dead nodes whose sessions are all elsewhere by now."""
-        return self._settled
+        """Dead nodes whose sessions are all elsewhere by now, as far as that will ever be known."""
+        return self._settled | self._given_up
 
     def hear_took(self, body: bytes) -> None:
         """Another node has taken a dead one's; ClusterError where that is no message."""
@@ -78,8 +81,9 @@ class Orphans:
         dead, live = self._dead(now), self._node.members.live(now)
         for each in [each for each in self._waiting if each not in dead]:
             del self._waiting[each]
-        for those in (self._brought, self._said, self._settled, self._told):
+        for those in (self._brought, self._said, self._settled, self._told, self._given_up):
             those.intersection_update(dead)
+        self._lacking = {each: since for each, since in self._lacking.items() if each in dead}
         self._last = {each: number for each, number in self._last.items() if each in dead}
         self._took = {each: number for each, number in self._took.items() if each in dead}
         self.mine = [each for each in dead if next_in_ring(live, each) == self._node.incarnation]
@@ -96,9 +100,8 @@ class Orphans:
                 if each not in self._last and self._node.rows.struck.get(each, None) is None:
                     self._links.ask_for_last(each)
             if not any(each in live for each in self._links.apart()):  # where they went may not be known yet
-                self._settle(
-                    [each for each in dead if each not in self._settled and self._has_all(each, live)]
-                )
+                left = [each for each in dead if each not in self._settled]
+                self._settle([each for each in left if not self._lacks(each, live, now)])
             for each in self._settled.intersection(self.mine):
                 self._links.broadcast(TOOK, encode("Q", each))  # again and again: it may be lost
 
@@ -138,6 +141,24 @@ class Orphans:
                 self._links.taken_over(each)
                 if self._node.rows.struck.get(each, None) is None:
                     _log.warning("nobody waits for node %016x: its sessions are elsewhere", each)
+
+    def _lacks(self, dead: int, live: Collection[int], now: float) -> bool:
+        """Whether records of a dead node are missing. Where they do not come somebody has to say that they
+        are lost, by forgetting the node: they may be about sessions that it had.
+        """
+        if self._has_all(dead, live):
+            self._lacking.pop(dead, None)
+            self._given_up.discard(dead)
+            return False
+        late = now - self._lacking.setdefault(dead, now) > LACKS_S
+        if late and dead not in self._given_up and next(sessions_of(self._node.rows, dead), None) is None:
+            self._given_up.add(dead)
+            _log.warning(
+                "what node %016x did last is not to be had: what is published may wait for it"
+                " until it is back, or is forgotten (tidemq cluster forget)",
+                dead,
+            )
+        return True
 
     def _has_all(self, dead: int, live: Collection[int]) -> bool:
         """Whether all that a dead node did is here, as far as it is to be had: it may have taken sessions. Of
