@@ -212,8 +212,8 @@ class Conversion:
         return set(owners), gone
 
     def _is_nobody(self, owner: Owner) -> bool:
-        """Whether it is a client without a session: what is added for it would be the next one's, on nodes
-        that do not remember any more that the last has ended.
+        """Whether it is a client without a session, as where another node has ended it: what is added for it
+        would be the next one's, on nodes that do not remember any more that the last has ended.
         """
         is_session = owner.kind == SESSION and owner.name not in self._begins
         return is_session and self._rows.standing(owner.name) is None
@@ -363,7 +363,7 @@ class Conversion:
         if begins and row.queue in self._rows.owners.numbers(owner):
             self.counts["cluster_rows_without_owner"] += 1
             return  # it was here before, and has left: to begin it would end it elsewhere
-        if not begins and self._is_over(client):
+        if not begins and self._is_nobody(owner):
             self.counts["cluster_rows_without_owner"] += 1
             return  # another node has ended it, and the engine says last what became of its connection
         if begins:
@@ -388,11 +388,6 @@ class Conversion:
             connected=self._connected[client],
             replaces=begins and replaces,
         )
-
-    def _is_over(self, client: str) -> bool:
-        """Whether a session that the engine has has ended elsewhere."""
-        known = self._rows.sessions.get(client, None) is not None or client in self._begins
-        return not known and next(iter(self._rows.ends.of(client)), None) is not None
 
     def _put_subscription(self, key: bytes, value: bytes | None) -> Iterator[Operation]:
         """What is of a stream concerns this node alone, and what ends with a session needs no word."""
