@@ -13,7 +13,7 @@ from tidemq.cluster import operations as ops
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.operations import SESSION, Operation, Owner, Stamp
 from tidemq.cluster.records import read_run
-from tidemq.cluster.rows import Session, Subscription
+from tidemq.cluster.rows import End, Session, Subscription
 from tidemq.cluster.sharing import Sharing
 from tidemq.cluster.stored_rows import id_bytes
 from tidemq.cluster.vectors import Dot
@@ -89,6 +89,19 @@ def test_a_session_that_was_handed_over_and_has_ended_takes_none(converting: Con
     added = [(each.owner, each.id) for each in operations if isinstance(each, ops.Add)]
     assert added == [(Owner(SESSION, "böb"), FIRST)]
     assert conversion.counts["cluster_rows_without_owner"] == 2
+
+
+def test_nor_does_the_next_session_of_its_client_get_that(converting: Converting) -> None:
+    """It was under way to the one that has ended. What is for the next one is named, or in its own queue."""
+    conversion, message = converting.conversion, make_message("a", b"x")
+    converting.rows.owners.add(ANN, 7)
+    conversion.know(7, ANN, begun("ann", FIRST, 1))
+    conversion.shared.begin("ann", until_it_goes=True)
+    converting.rows.ends.put("ann", Dot(2, 2), End(FIRST, {2: 1}, (FIRST, Dot(2, 1)), {}))
+    converting.rows.sessions.put("ann", None, Session(begun("ann", SECOND, 2), Dot(2, 3)))
+    assert converting.added(row(7, FIRST, message)) == []
+    assert conversion.counts["cluster_rows_without_owner"] == 1
+    assert converting.added(row(b"ann", SECOND, message)) == [(ANN, SECOND)]
 
 
 def test_whom_two_nodes_name_gets_one(converting: Converting) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -389,17 +390,21 @@ def _judge_copies(history: History) -> None:
 
 
 def _judge_repeats(history: History) -> None:
-    """At QoS 1 a message comes to a subscriber as often as its publisher has sent it, and each of these again
+    """At QoS 1 a message comes to a session as often as its publisher has sent it, and each of these again
     with DUP on later connections. A broker that died after it had sent a message may not know that it did.
 
     Of shared subscriptions nothing is said: what one member has not acknowledged may come to any.
     """
     shared = {each.subscriber for each in history.interests if each.group}
-    found: dict[tuple[str, int], list[Delivery]] = defaultdict(list)
+    ends: dict[str, list[int]] = defaultdict(list)  # of each subscriber's sessions
+    for end, whose in sorted({(each.discarded_at, each.subscriber) for each in history.interests}):
+        ends[whose].append(end)
+    found: dict[tuple[str, int, int], list[Delivery]] = defaultdict(list)
     for delivery in history.deliveries:
         if delivery.qos != 1 or delivery.connection is None or delivery.subscriber in shared:
             continue
-        copies = found[delivery.subscriber, id(delivery.message)]
+        session = bisect_left(ends[delivery.subscriber], delivery.at)
+        copies = found[delivery.subscriber, session, id(delivery.message)]
         if any(_is_again(each, delivery) for each in copies):
             continue
         if copies and not _has_cause(history, copies, delivery):

@@ -10,14 +10,25 @@ class Story:
 
     def __init__(self) -> None:
         self.history = History()
-        interest = Interest("s", "t", 1, asked_at=self.history.note("s", "asks"))
-        interest.acknowledged_at = self.history.note("s", "SUBACK")
-        self.history.interests.append(interest)
+        self.subscribe()
         self.message = Message("p", 1, "t", 1, False, b"1")
         self.history.messages.append(self.message)
         self.connection = self.connect("broker 1")
         self.send()
         self.message.acknowledged_at = self.history.note("p", "got PUBACK", self.message)
+
+    def subscribe(self) -> None:
+        interest = Interest("s", "t", 1, asked_at=self.history.note("s", "asks"))
+        interest.acknowledged_at = self.history.note("s", "SUBACK")
+        self.history.interests.append(interest)
+
+    def begin_anew(self) -> None:
+        """The session ends, and another one begins."""
+        connection = self.connect("broker 1")
+        for each in self.history.interests:
+            each.ending_at = min(each.ending_at, connection.accepted_at)
+            each.discarded_at = each.ended_at = each.ending_at
+        self.subscribe()
 
     def connect(self, broker: str) -> Connection:
         asked_at = self.history.note("s", "sends CONNECT")
@@ -99,4 +110,18 @@ def test_again_where_the_first_was_read_after_its_broker_had_died() -> None:
     story.deliver(1)
     story.connect("broker 1")
     story.deliver(2)
+    assert story.kinds() == ["repeated"]
+
+
+def test_again_in_the_next_session() -> None:
+    """What its publisher sends again is for the sessions that there are."""
+    story = Story()
+    story.deliver(1)
+    story.begin_anew()
+    story.send()
+    story.message.acknowledged_at = story.history.note("p", "got PUBACK", story.message)  # not before
+    story.deliver(1)
+    story.deliver(2)
+    assert story.kinds() == []
+    story.deliver(3)
     assert story.kinds() == ["repeated"]

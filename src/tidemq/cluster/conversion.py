@@ -136,6 +136,12 @@ class Conversion:
         epoch = self._epochs.get(client)
         return (self._connected[client], epoch) if epoch is not None else None
 
+    def has_ended(self, client: str) -> bool:
+        """Whether the session that the engine has is over, whatever its client has elsewhere by now."""
+        rank = self.rank(client)
+        ends = (end.over for _, end in self._rows.ends.of(client))
+        return rank is not None and any(over is not None and over[0] >= rank[0] for over in ends)
+
     def convert(
         self, described: Described, elsewhere: Collection[bytes] = ()
     ) -> tuple[list[Operation], list[Write]]:
@@ -202,7 +208,7 @@ class Conversion:
                 owners[number] = owner
         added = [(row[1], row[2]) for row in described if row[0] == "add" and row[1] in owners]
         gone = self._rows.which_are_removed(owners, added)
-        over = {number for number, each in owners.items() if self._is_nobody(each)}
+        over = {number for number, each in owners.items() if self._is_nobody(number, each)}
         if over:
             puts = (row for row in described if row[0] == "put" and row[1] == "session")
             begun = {key.decode() for _, _, key, value in puts if value is not None}
@@ -211,12 +217,17 @@ class Conversion:
             gone |= nobody
         return set(owners), gone
 
-    def _is_nobody(self, owner: Owner) -> bool:
-        """Whether it is a client without a session, as where another node has ended it: what is added for it
-        would be the next one's, on nodes that do not remember any more that the last has ended.
+    def _is_nobody(self, number: int | bytes, owner: Owner) -> bool:
+        """Whether what is added there is for a session that is over: it would be the next one's, on nodes
+        that do not remember any more that this one has ended, or all, where they know of the next one.
         """
-        is_session = owner.kind == SESSION and owner.name not in self._begins
-        return is_session and self._rows.standing(owner.name) is None
+        if owner.kind != SESSION:
+            return False
+        return self._has_none(owner.name) or (isinstance(number, int) and self.has_ended(owner.name))
+
+    def _has_none(self, client: str) -> bool:
+        """Whether a client has no session, as where another node has ended it."""
+        return client not in self._begins and self._rows.standing(client) is None
 
     def _each_once(self, described: Described, elsewhere: Collection[bytes]) -> Described:
         """Of a session that moves two nodes say that it takes a message, of which this one may be one."""
@@ -275,7 +286,7 @@ class Conversion:
         if moves and self._rows.removed.get(owner, message_id) is not None:
             self.counts["cluster_added_after_removal"] += 1
             return  # its client has had it, on another node
-        if (moves or isinstance(number, bytes)) and self._is_nobody(owner):
+        if (moves or isinstance(number, bytes)) and self._is_nobody(number, owner):
             self.counts["cluster_rows_without_owner"] += not moves  # else it was counted with its batch
             return
         if key not in self._brought:
@@ -363,7 +374,7 @@ class Conversion:
         if begins and row.queue in self._rows.owners.numbers(owner):
             self.counts["cluster_rows_without_owner"] += 1
             return  # it was here before, and has left: to begin it would end it elsewhere
-        if not begins and self._is_nobody(owner):
+        if not begins and self._has_none(client):
             self.counts["cluster_rows_without_owner"] += 1
             return  # another node has ended it, and the engine says last what became of its connection
         if begins:

@@ -252,8 +252,7 @@ class Departures:
         if client not in self._handed:
             self._lose(client, standing)
             return
-        ends = [end.over for _, end in self._node.rows.ends.of(client)]
-        if standing is None or any(over is not None and over[0] >= rank[0] for over in ends):
+        if standing is None or self._conversion.has_ended(client):
             self.release(client)  # it has ended: what it would take now would be the next session's
 
     def _lose(self, client: str, standing: Standing | None) -> None:
