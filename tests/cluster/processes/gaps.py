@@ -92,16 +92,12 @@ def _its_session_moved(history: History, failure: Failure) -> bool:
     message = failure.message
     if message is None:
         return False
-    mine = history.connections_of(failure.client)
-    sent_s = history.events[message.sent_at - 1][0]
-    moves = [
-        after
-        for before, after in itertools.pairwise(mine)
-        if before.broker != after.broker or _was_away(history, after)
-    ]
+    sent_s = _seconds(history, message.sent_at)
     return any(
-        message.sent_at > each.asked_at and sent_s - history.events[each.accepted_at - 1][0] < MOVING_S
-        for each in moves
+        message.sent_at > after.asked_at
+        and sent_s - _seconds(history, after.accepted_at) < MOVING_S
+        and (before.broker != after.broker or _was_away(history, after))
+        for before, after in itertools.pairwise(history.connections_of(failure.client))
     )
 
 
@@ -279,12 +275,13 @@ def excuse(history: History) -> Counter[str]:
     taken = {(each.subscriber, id(each.message)) for each in history.deliveries}
     hidden: set[tuple[str, int]] = set()  # by another message's identifier: whose, and of which message
     for failure in sorted(history.failures, key=lambda each: each.kind != "identifier"):
-        causes = [each for each in GAPS if failure.kind in each.kinds and each.is_cause(history, failure)]
+        causes = (each for each in GAPS if failure.kind in each.kinds and each.is_cause(history, failure))
+        cause = next(causes, None)  # of thousands of failures: no more is looked for
         key = failure.client, id(failure.message)
         if failure.kind == "identifier" and key in taken:
             continue  # its client had released the other one
-        if causes:
-            excused[causes[0].sentence] += 1
+        if cause is not None:
+            excused[cause.sentence] += 1
             hidden |= {key} if failure.kind == "identifier" else set()
         elif failure.kind != "lost" or key not in hidden:
             left.append(failure)
