@@ -222,6 +222,20 @@ async def test_a_session_that_its_client_has_ended_does_not_come_back(nodes: Nod
         await asyncio.to_thread(ann.expect_nothing)
 
 
+async def test_who_begins_anew_ends_what_the_other_side_has_from_before(nodes: Nodes) -> None:
+    """There the client has connected since, of which this side has not heard; it came here later."""
+    ann, _, two = await begin_split(nodes)
+    await until(lambda: home(nodes, "two") == two, "it is taken over")
+    await asyncio.to_thread(ann.disconnect)
+    ann = await connect(nodes, "one")
+    await asyncio.to_thread(ann.disconnect)
+    anew = await connect(nodes, "two", clean=True, session_expiry=0)
+    await asyncio.to_thread(anew.disconnect)
+    nodes.links.cut.clear()
+    await until(lambda: nodes.agree("one", "two"))
+    await until(lambda: {home(nodes, name) for name in ("one", "two")} == {0})
+
+
 async def go_elsewhere(nodes: Nodes) -> None:
     """As `split`, and another connection of ann's comes and goes on two."""
     one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))

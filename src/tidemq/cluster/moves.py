@@ -213,10 +213,8 @@ class Moves:
             if self._is_awaited(client, coming, now):
                 return
             self.departures.take_back(client)
-            if coming.clean:
-                self._finish(client, 0)
-            else:
-                self._begun[client] = Begun(coming, self._new_epoch(session, coming, asked=True))
+            # also for who wants a new one: that ends this one, and all of before on other nodes
+            self._begun[client] = Begun(coming, self._new_epoch(session, coming, asked=True))
         elif home == own or self._is_yielded(client, coming, home, now):
             self._take(client, coming, session)
 
