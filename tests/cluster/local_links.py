@@ -105,6 +105,12 @@ class Links:
     def expect(self, _incarnation: int, _filters: list[str]) -> None:
         """No message goes to another node."""
 
+    def hold(self, _client: str, _incarnation: int, _filters: list[str]) -> bool:
+        return True
+
+    def let_go(self, _client: str) -> None:
+        """No message goes to another node."""
+
     def open(self, _incarnation: int) -> None:
         """Nobody was parted with."""
 

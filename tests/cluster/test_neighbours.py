@@ -278,6 +278,39 @@ def test_a_node_that_was_dead_gets_nothing_before_all_have_met() -> None:
     assert node.access.filters == {"a", "b"}
 
 
+def test_what_is_for_a_session_in_no_engine_waits_for_a_node_that_is_dead_and_is_refused() -> None:
+    """Nothing is sent there."""
+    node = Node()
+    node.take(other(7, "a"))
+    answer_all(node)
+    node.neighbours.part(TWO)
+    node.neighbours.settle(TWO)
+    node.turn()
+    hold = node.neighbours.holding.hold
+    assert not hold("ann", TWO, ["b", "c"])
+    assert not hold("bob", TWO, ["c"])
+    node.turn()
+    assert hold("ann", TWO, ["b", "c"])
+    assert node.access.filters == {"b", "c"}
+    assert [kind for _, kind, _ in node.turn((0, b"batch"))] == []
+    node.access.settled.clear()
+    node.neighbours.holding.let_go("ann")
+    node.turn()
+    assert node.access.filters == {"c"}, "bob's session is not here yet"
+    assert node.access.settled == [(0, 0x80)]
+    node.neighbours.holding.let_go("bob")
+    node.turn()
+    assert node.access.filters == set()
+    node.neighbours.meet(TWO)
+    node.take(again(7, "a", "b", void=node.neighbours._nodes[TWO].outgoing.life - 1))
+    answer_all(node)
+    assert not hold("ann", TWO, ["b"])
+    open_to(node, TWO)
+    node.neighbours.holding.let_go("ann")
+    node.turn()
+    assert node.access.filters == {"a", "b"}, "the node wants it, too"
+
+
 def test_what_cannot_be_taken_when_all_have_met_is_said_and_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

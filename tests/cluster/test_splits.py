@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -393,6 +394,39 @@ async def test_what_its_client_does_afterwards_counts_more(nodes: Nodes) -> None
         await until(lambda: told == [1, None, 0])
         await ann.unsubscribe("b/#")
     assert told == [1, None, 0]
+
+
+async def test_what_is_left_of_a_session_goes_when_what_is_published_waits(nodes: Nodes) -> None:
+    """Two takes ann's session again, which one has had meanwhile, and does not reach one. What came between
+    was nobody's.
+    """
+    _, one, two = await begin_split(nodes)
+    await until(lambda: home(nodes, "two") == two, "it is taken over")
+    ann = await connect(nodes, "one")
+    moves = nodes.keepers["two"].moves
+    asked: list[tuple[str, int, list[str]]] = []
+    let_go: list[str] = []
+
+    def hold(client: str, node: int, filters: list[str]) -> bool:
+        assert moves.departures.still_takes("ann")
+        asked.append((client, node, filters))
+        return len(asked) > 2
+
+    links: Any = moves._links
+    links.hold, links.let_go = hold, let_go.append
+    nodes.links.dropped.add("done")
+    nodes.links.cut.clear()
+    await until(lambda: home(nodes, "two") == one, "two has heard of it")
+    nodes.links.cut.add(one)
+    await asyncio.to_thread(ann.disconnect)
+    await until(
+        lambda: one not in nodes.ask("two", lambda keeper: keeper.node.members.live(time.monotonic()))
+    )
+    there = await connect(nodes, "two")
+    assert asked == [("ann", one, ["a/#"])] * 3
+    await until(lambda: let_go == ["ann"])
+    await publish_all(nodes.brokers["two"], "a/1", [b"there"])
+    assert (await asyncio.to_thread(there.expect, PUBLISH)).payload == b"there"
 
 
 async def test_what_waits_is_sent_although_more_has_come_and_gone_on_the_other_side(nodes: Nodes) -> None:

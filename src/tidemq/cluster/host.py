@@ -400,6 +400,15 @@ class ClusterHost:
         if self._neighbours is not None:
             self._neighbours.expect(incarnation, filters)
 
+    def hold(self, client: str, incarnation: int, filters: list[str]) -> bool:
+        """As in `Links`."""
+        return self._neighbours is None or self._neighbours.holding.hold(client, incarnation, filters)
+
+    def let_go(self, client: str) -> None:
+        """As in `Links`."""
+        if self._neighbours is not None:
+            self._neighbours.holding.let_go(client)
+
     def taken_over(self, incarnation: int) -> None:
         """As in `Links`."""
         if self._neighbours is not None:

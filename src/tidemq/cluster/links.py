@@ -28,6 +28,14 @@ class Links(Protocol):
         published for them waits, as for one that was parted with.
         """
 
+    def hold(self, client: str, incarnation: int, filters: list[str]) -> bool:
+        """What is published for a client's session is to wait for its home, as this node's engine forgets
+        what it has of it: whether it does by now. It is asked until then.
+        """
+
+    def let_go(self, client: str) -> None:
+        """The engine has the session, or will not have it: what has waited is refused."""
+
     def open(self, incarnation: int) -> None:
         """All that one would miss that begins anew is known here: they go on."""
 

@@ -97,6 +97,7 @@ class Moves:
         self._changed: deque[str] = deque()  # clients for whom something has come
         self._round = Round()  # and all that wait
         self._begun: dict[str, Begun] = {}  # by client
+        self._held: set[str] = set()  # clients, for as long as what is published for them waits
         self._come: dict[str, Come] = {}
         self._come_round = Round()
         self._new: list[Come] = []  # of which nobody knows
@@ -155,6 +156,9 @@ class Moves:
         begun, self._conversion.begun = self._conversion.begun, []
         for client in begun:
             self.share(client)
+        for client in self._held.difference(self._coming):
+            self._held.discard(client)
+            self._links.let_go(client)
         others = [each for each in self._node.members.live(now) if each != self._node.incarnation]
         self._begun = {}
         self._pauses = pauses
@@ -276,14 +280,25 @@ class Moves:
         if self._conversion.epoch(client) is not None:
             # It is taken when the engine has forgotten what is left of it. While others do not know that it
             # has been elsewhere, what they publish comes here alone.
-            live = self._node.members.is_live(session.row.home, time.monotonic())
-            if not (self.departures.still_takes(client) and live):
+            home = session.row.home
+            live = self._node.members.is_live(home, time.monotonic())
+            if not (self.departures.still_takes(client) and live) and self._is_held(client, home, live):
                 self.departures.release(client)
             return
         asked = coming.yielded is not None or session.row.home == self._node.incarnation
         coming.shares |= coming.yielded is not None or self._node.is_recent(session.row.epoch)
         epoch = self._new_epoch(session, coming, asked=asked)
         self._begun[client] = Begun(coming, epoch, asked=asked, adopts=True)
+
+    def _is_held(self, client: str, home: int, live: bool) -> bool:
+        """Whether somebody takes what is published for a session, while its home has it, and no more is here;
+        or it waits until it is here again.
+        """
+        if live and home not in self._links.apart():
+            return True
+        self._held.add(client)
+        filters = [each for each, _ in self._node.rows.filters(client) if not each.startswith("$share/")]
+        return self._links.hold(client, home, filters)
 
     def _begin_all(self) -> None:
         """One batch for all whose time has come; then the engine has them, or hears that it may go on."""

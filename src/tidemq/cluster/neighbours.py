@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from tidemq.cluster.flushes import SETTLE_S, Flushes
+from tidemq.cluster.holding import Holding
 from tidemq.cluster.mailboxes import (
     BATCH,
     FLUSH,
@@ -101,6 +102,7 @@ class Neighbours:
         self._said: dict[int, Announcement] = {}  # by that
         self._flushes = Flushes()
         self._nodes: dict[int, Neighbour] = {}
+        self.holding = Holding(access, self._nodes)
         self._free = [(-inf, slot) for slot in range(NODES_MAX)]  # since when
         self._interest: Interest = {}
         self._closes = False
@@ -282,6 +284,7 @@ class Neighbours:
             self._greet(each)
         for each, filters in expected.items():
             self._expect(each, filters)
+        self.holding.turn()
         self._tell_interest()
         with self._lock:
             for number in range(self._announced + 1, wanted + 1):

@@ -446,6 +446,15 @@ class Process:
         self.neighbours.expect(incarnation, filters)
         self._poke_neighbours()
 
+    def hold(self, client: str, incarnation: int, filters: list[str]) -> bool:
+        held: bool = self.neighbours.holding.hold(client, incarnation, filters)
+        self._poke_neighbours()
+        return held
+
+    def let_go(self, client: str) -> None:
+        self.neighbours.holding.let_go(client)
+        self._poke_neighbours()
+
     def open(self, incarnation: int) -> None:
         self.neighbours.open(incarnation)
 

@@ -1,0 +1,77 @@
+"""What is published for a session that no engine has for a moment.
+
+A node may take a session again of which its engine still has what was there before another node took it. The
+engine forgets that, and then reads the session. Where the other node is not reached, what is published in
+between would be nobody's. So it waits for that node, as what goes to a node that does not answer; when the
+session is there it is refused, and its publishers send it again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from tidemq.engine import NodeAccess
+
+_REFUSED = 0x80
+
+
+class Waited(Protocol):
+    """Another node."""
+
+    @property
+    def slot(self) -> int:
+        """By which the engine names it."""
+
+    @property
+    def wanted(self) -> Mapping[str, int]:
+        """The filters that it wants itself."""
+
+
+class Holding:
+    """Of one node. `nodes` by incarnation, as they are while `turn` is called, on one thread; the other
+    methods may be called on any.
+    """
+
+    def __init__(self, access: NodeAccess, nodes: Mapping[int, Waited]) -> None:
+        self._access = access
+        self._nodes = nodes
+        self._lock = threading.Lock()  # over what follows
+        self._wanted: dict[str, tuple[int, list[str]]] = {}  # by client: for whom, and with what
+        self._held: dict[str, tuple[int, list[str]]] = {}  # the same, as the engine knows it
+
+    def hold(self, client: str, node: int, filters: list[str]) -> bool:
+        """As in `Links`."""
+        with self._lock:
+            if client in self._wanted:
+                return client in self._held
+            self._wanted[client] = node, filters
+        self._access.poke()
+        return False
+
+    def let_go(self, client: str) -> None:
+        """As in `Links`."""
+        with self._lock:
+            self._wanted.pop(client, None)
+        self._access.poke()
+
+    def turn(self) -> None:
+        """Tells the engine what has changed."""
+        with self._lock:
+            over = {each: self._held.pop(each) for each in list(self._held) if each not in self._wanted}
+            begin = {each: held for each, held in self._wanted.items() if each not in self._held}
+        for incarnation, filters in over.values():
+            node = self._nodes.get(incarnation)
+            if node is not None:
+                kept = {text for other, held in self._held.values() if other == incarnation for text in held}
+                gone = [text for text in filters if text not in kept and text not in node.wanted]
+                self._access.change_filters(node.slot, gone, [])
+                self._access.settle(node.slot, _REFUSED)
+        for incarnation, filters in begin.values():
+            node = self._nodes.get(incarnation)
+            if node is not None:
+                self._access.change_filters(node.slot, [], filters)
+        with self._lock:
+            self._held.update(begin)
