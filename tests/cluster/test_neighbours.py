@@ -311,6 +311,21 @@ def test_what_is_for_a_session_in_no_engine_waits_for_a_node_that_is_dead_and_is
     assert node.access.filters == {"a", "b"}, "the node wants it, too"
 
 
+def test_a_session_is_taken_although_the_engine_takes_no_more_filters(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node()
+
+    def refuse(_node: int, _removed: list[str], _added: list[str]) -> None:
+        raise RefusedError("too many")
+
+    monkeypatch.setattr(node.access, "change_filters", refuse)
+    assert not node.neighbours.holding.hold("ann", TWO, ["b"])
+    node.turn()
+    assert node.neighbours.holding.hold("ann", TWO, ["b"])
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
+
+
 def test_what_cannot_be_taken_when_all_have_met_is_said_and_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

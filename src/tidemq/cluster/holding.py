@@ -8,14 +8,19 @@ session is there it is refused, and its publishers send it again.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
+
+from tidemq.errors import RefusedError
 
 if TYPE_CHECKING:
     from tidemq.engine import NodeAccess
 
 _REFUSED = 0x80
+
+_log = logging.getLogger("tidemq.cluster")
 
 
 class Waited(Protocol):
@@ -72,6 +77,12 @@ class Holding:
         for incarnation, filters in begin.values():
             node = self._nodes.get(incarnation)
             if node is not None:
-                self._access.change_filters(node.slot, [], filters)
+                self._begin(node, filters)
         with self._lock:
             self._held.update(begin)
+
+    def _begin(self, node: Waited, filters: list[str]) -> None:
+        try:
+            self._access.change_filters(node.slot, [], filters)
+        except RefusedError as error:  # there are as many as there may be: the client is not kept waiting
+            _log.warning("what is published while a session is taken may be lost: %s", error)

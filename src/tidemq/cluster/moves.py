@@ -297,8 +297,8 @@ class Moves:
         if live and home not in self._links.apart():
             return True
         self._held.add(client)
-        filters = [each for each, _ in self._node.rows.filters(client) if not each.startswith("$share/")]
-        return self._links.hold(client, home, filters)
+        filters = [each.removeprefix("$exclusive/") for each, _ in self._node.rows.filters(client)]
+        return self._links.hold(client, home, [each for each in filters if not each.startswith("$share/")])
 
     def _begin_all(self) -> None:
         """One batch for all whose time has come; then the engine has them, or hears that it may go on."""
