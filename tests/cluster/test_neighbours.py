@@ -123,6 +123,17 @@ def answer_all(node: Node, *others: int) -> None:
     node.turn()
 
 
+def beside_a_dead_one() -> Node:
+    """The other node wanted "a", was parted with, and nobody waits for it."""
+    node = Node()
+    node.take(other(7, "a"))
+    answer_all(node)
+    node.neighbours.part(TWO)
+    node.neighbours.settle(TWO)
+    node.turn()
+    return node
+
+
 def is_live(_node: int) -> bool:
     return True
 
@@ -262,12 +273,7 @@ def test_what_a_node_wants_no_more_it_gets_until_those_who_do_are_known() -> Non
 
 
 def test_a_node_that_was_dead_gets_nothing_before_all_have_met() -> None:
-    node = Node()
-    node.take(other(7, "a"))
-    answer_all(node)
-    node.neighbours.part(TWO)
-    node.neighbours.settle(TWO)
-    node.turn()
+    node = beside_a_dead_one()
     node.neighbours.meet(TWO)
     node.turn()
     assert node.access.filters == set()
@@ -280,12 +286,7 @@ def test_a_node_that_was_dead_gets_nothing_before_all_have_met() -> None:
 
 def test_what_is_for_a_session_in_no_engine_waits_for_a_node_that_is_dead_and_is_refused() -> None:
     """Nothing is sent there."""
-    node = Node()
-    node.take(other(7, "a"))
-    answer_all(node)
-    node.neighbours.part(TWO)
-    node.neighbours.settle(TWO)
-    node.turn()
+    node = beside_a_dead_one()
     hold = node.neighbours.holding.hold
     assert not hold("ann", TWO, ["b", "c"])
     assert not hold("bob", TWO, ["c"])
