@@ -229,13 +229,16 @@ def started(count: int, parent: Path, *, reactors: int = 0, suspect_s: float = 0
                 "data": str(folder / name),
                 "reactors": reactors,
                 "durability": "sync",
+                "decision_s": 60.0,  # hundreds of sessions move at once, and a busy machine takes its time
                 "cluster_name": "bench",
                 "cluster_node": name,
                 "cluster_listen": f"127.0.0.1:{port}",
                 "cluster_address": links.addresses[number],
                 "cluster_join": links.addresses[:1] if number else [],
                 "cluster_password_file": str(password),
-            } | ({"cluster_suspect_s": suspect_s} if suspect_s else {})
+            }
+            if suspect_s:
+                settings["cluster_suspect_s"] = suspect_s
             text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
             (folder / f"{name}.toml").write_text(text + LIMITS)
             command = [str(Path(sys.executable).parent / "tidemq"), "serve"]

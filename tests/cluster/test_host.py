@@ -23,6 +23,7 @@ from tidemq.config import Config
 from tidemq.store import Store
 
 SUSPECT_S = 10.0  # tests run beside others, and a node that is slow is not dead
+DECISION_S = 3 * SUSPECT_S  # that a CONNECT waits for its session
 
 
 class Cluster:
@@ -35,7 +36,7 @@ class Cluster:
         self._password.write_text("a" * 32 + "\n")
         self._password.chmod(0o600)
         self.suspect_s = SUSPECT_S
-        self.decision_s = 5.0  # that a CONNECT waits for its session
+        self.decision_s = DECISION_S
         self.nodes: dict[str, Broker] = {}
         self.hosts: dict[str, ClusterHost] = {}
         self._addresses: list[str] = []
@@ -242,7 +243,6 @@ async def test_a_shared_group_has_members_on_all_nodes(cluster: Cluster) -> None
 
 async def test_what_waits_for_a_shared_group_finds_its_members(cluster: Cluster) -> None:
     """Also where they are on another node, and where the node that has queued it is gone."""
-    cluster.decision_s = 3 * SUSPECT_S
     one, two, three = await cluster.meet("one", "two", "three")
     async with client(one, "ann") as ann:
         await ann.subscribe("$share/g/a/#", qos=1)
