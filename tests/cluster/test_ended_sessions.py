@@ -154,6 +154,28 @@ def test_what_came_for_a_session_that_went_on_elsewhere_is_shown_when_its_end_pr
         assert [each for each, _ in node.rows.queue(owner)] == [message_id]
 
 
+@pytest.mark.parametrize("is_here", [True, False])
+def test_who_has_begun_another_session_is_told_what_its_queue_has_again(is_here: bool) -> None:
+    """If its engine has that one. What was added for it since then it has."""
+    one, two = make_node(0, 2), make_node(1, 2)
+    owner = Owner(SESSION, "ann")
+    old, new = one.stamp(), one.stamp()
+    adds = [ops.Add(owner, each, 0, 1, 1, 0, shared=True) for each in (old, new)]
+    subscribe = [ops.Subscribe("ann", text, one.stamp(), 1, 0) for text in ("f/old", "f/new")]
+    first = one.write([began := begun("ann", one.stamp()), ops.Payload(old, b"m"), adds[0], subscribe[0]])
+    two.receive(first.encoded)
+    epoch = one.stamp()
+    one.write([replace(began, epoch=epoch, connected=epoch, replaces=True)])
+    one.write([ops.Payload(new, b"m"), adds[1], subscribe[1]])
+    one.applier.home = {"ann": epoch} if is_here else {}
+    later = two.stamp()
+    came = two.write([replace(began, epoch=later, connected=later, home=2, begins=False)])
+    one.receive(came.encoded)
+    assert [each for each, _ in one.rows.queue(owner)] == [old, new]
+    assert one.applier.added == ([(owner, old)] if is_here else [])
+    assert one.applier.subscriptions == ([("ann", "f/old")] if is_here else [])
+
+
 @pytest.mark.parametrize("ends", [False, True])
 def test_what_a_session_gets_in_the_batch_in_which_it_begins_is_its_own(ends: bool) -> None:
     """Where there are rows of one before it, which has ended, or ends in that batch."""

@@ -104,7 +104,7 @@ def test_while_the_answer_goes_on_nothing_is_asked_for() -> None:
     assert two.incoming.gaps() == [Gap(one.incarnation, 31, 40)]
 
 
-ITSELF, COPIES, OTHER = Holder(1), Holder(2, copies=True), Holder(3)
+ITSELF, COPIES, OTHER = ALL = Holder(1), Holder(2, copies=True), Holder(3)
 
 
 def test_who_answers_in_part_is_asked_for_the_rest() -> None:
@@ -112,16 +112,16 @@ def test_who_answers_in_part_is_asked_for_the_rest() -> None:
     for step in range(4):
         gap = Gap(1, 1 + 20 * step, 100)
         if step:
-            assert not fetch.is_due(gap, step * 100.0)  # it has come just now
-        assert fetch.is_due(gap, step * 100.0 + 50.0)
-        assert fetch.choose([ITSELF, COPIES, OTHER], ITSELF) == ITSELF
+            assert not fetch.is_due(gap, step * 100.0, ALL)  # it has come just now
+        assert fetch.is_due(gap, step * 100.0 + 50.0, ALL)
+        assert fetch.choose(ALL, ITSELF) == ITSELF
 
 
 def asked_in_turn(fetch: Fetch, holders: list[Holder], count: int) -> list[Holder]:
     """Who is asked one after the other, where nobody answers."""
     found = []
     for step in range(count):
-        assert fetch.is_due(Gap(1, 1, 100), step * 100.0)
+        assert fetch.is_due(Gap(1, 1, 100), step * 100.0, holders)
         found.append(fetch.choose(holders, ITSELF))
     return found
 
@@ -131,23 +131,49 @@ def test_who_does_not_answer_is_passed_over_until_nobody_is_left() -> None:
 
 
 def test_the_node_itself_is_asked_three_times() -> None:
-    found = asked_in_turn(Fetch(), [ITSELF, COPIES, OTHER], 6)
+    found = asked_in_turn(Fetch(), list(ALL), 6)
     assert found == [ITSELF, ITSELF, ITSELF, COPIES, OTHER, ITSELF]
 
 
 def test_a_node_that_is_there_again_is_asked_next() -> None:
     fetch = Fetch()
     assert asked_in_turn(fetch, [COPIES, OTHER], 1) == [COPIES]
-    assert fetch.is_due(Gap(1, 1, 100), 100.0)
-    assert fetch.choose([ITSELF, COPIES, OTHER], ITSELF) == ITSELF
+    assert fetch.is_due(Gap(1, 1, 100), 100.0, ALL)
+    assert fetch.choose(ALL, ITSELF) == ITSELF
+
+
+def pauses(fetch: Fetch, holders: tuple[Holder, ...], until: float) -> list[float]:
+    """Between two questions, where nobody answers."""
+    found, last = [], 0.0
+    for now in itertools.takewhile(lambda each: each < until, itertools.count(0.0, 0.05)):
+        if fetch.is_due(Gap(1, 1, 100), now, holders):
+            fetch.choose(holders, ITSELF)
+            found.append(round(now - last, 2))
+            last = now
+    return found[1:]
+
+
+def test_who_is_asked_next_is_not_waited_for_as_long_as_who_did_not_answer() -> None:
+    """Until all have been asked."""
+    found = pauses(Fetch(), ALL, 12.0)
+    assert found == pytest.approx([0.6, 1.2, 2.4, 0.6, 0.6, 1.2, 2.4, 1.2, 1.2], abs=0.11)
+
+
+def test_for_who_has_gone_nobody_waits() -> None:
+    fetch, gap = Fetch(), Gap(1, 1, 100)
+    assert fetch.is_due(gap, 0.0, ALL)
+    assert fetch.choose(ALL, ITSELF) == ITSELF
+    assert not fetch.is_due(gap, 0.1, ALL)
+    assert fetch.is_due(gap, 0.1, [COPIES, OTHER])
+    assert fetch.choose([COPIES, OTHER], ITSELF) == COPIES
 
 
 def test_nobody_is_asked_while_the_answer_may_be_unread() -> None:
     fetch, gap = Fetch(), Gap(1, 1, 100)
-    assert fetch.is_due(gap, 0.0)
-    assert fetch.choose([ITSELF, COPIES, OTHER], ITSELF) == ITSELF
-    assert not fetch.is_due(gap, UNREAD_S_MAX - 0.1, unread=True)
-    assert fetch.is_due(gap, UNREAD_S_MAX + 0.1, unread=True)
+    assert fetch.is_due(gap, 0.0, ALL)
+    assert fetch.choose(ALL, ITSELF) == ITSELF
+    assert not fetch.is_due(gap, UNREAD_S_MAX - 0.1, ALL, unread=True)
+    assert fetch.is_due(gap, UNREAD_S_MAX + 0.1, ALL, unread=True)
 
 
 def test_what_was_sent_lately_is_not_sent_again() -> None:
@@ -160,6 +186,19 @@ def test_what_was_sent_lately_is_not_sent_again() -> None:
     came = [other.receive(RECORDS, 1, body, 0.0) for _, kind, body in links.sent if kind == RECORDS]
     assert [len(each) for each in came] == [4, 1, 0]  # the last had all five again
     assert two.incoming.counts["cluster_records_again"] == 5
+
+
+def test_what_was_lost_is_sent_again_in_time_although_more_has_been_sent_since() -> None:
+    one, two, _ = two_nodes(6, clear)
+    exchange, links = exchange_of(one)
+    for last, at in ((4, 0.0), (5, 1.0), (6, GIVEN_S + 0.1)):
+        links.sent.clear()
+        exchange.receive(FETCH, 2, b"".join(each.to_bytes(8) for each in (1, 1, last)), at)
+    other, _ = exchange_of(two)
+    for _, kind, body in links.sent:
+        if kind == RECORDS:
+            other.receive(RECORDS, 1, body, 0.0)
+    assert two.rows.vector.get(1) == 6
 
 
 def test_an_answer_has_a_bound(monkeypatch: Any) -> None:

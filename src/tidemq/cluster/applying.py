@@ -326,13 +326,29 @@ class Applier:
             if has_seen(self._seen, dot):
                 continue
             if end.epoch < op.connected:
-                self.counts["cluster_end_void"] += 1
-                self._rows.ends.put(op.client, dot, None)
+                self._void(op.client, dot, end)
                 continue
             ended = True
             if end.over is None or end.over[0] < op.connected:
                 self._rows.ends.put(op.client, dot, replace(end, over=(op.connected, self._dot)))
         return ended
+
+    def _void(self, client: str, dot: Dot, end: End) -> None:
+        """What went with a session that went on all the same is there again. Its node may have begun another
+        one instead, whose engine knows nothing of that.
+        """
+        rows, owner = self._rows, Owner(SESSION, client)
+        self.counts["cluster_end_void"] += 1
+        rows.ends.put(client, dot, None)
+        if client not in self.home:
+            return
+        for message_id, entry in rows.entries.of(owner):
+            there = rows.shown(owner, entry)
+            if there and all(end.hides(each.dot) for each in there):
+                self.added.append((owner, message_id))
+        for topic_filter, row in rows.subscriptions.of(client):
+            if end.hides(row.dot) and not rows.is_hidden(client, row.dot):
+                self.subscriptions.append((client, topic_filter))
 
     def _set_flights(self, op: ops.PutSession) -> None:
         """Under a new epoch just this is in flight; what any other one had so waits again."""

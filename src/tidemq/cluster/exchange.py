@@ -224,12 +224,13 @@ class Exchange:
         self._fetches = {each: fetch for each, fetch in self._fetches.items() if each in gaps}
         for gap in gaps.values():
             fetch = self._fetches.setdefault(gap.incarnation, Fetch())
-            if not fetch.is_due(gap, now, unread=unread):
-                continue
             itself, others = Holder(gap.incarnation), [each for each in live if each != gap.incarnation]
             copies = [Holder(each, copies=True) for each in (self.node.incarnation, *others)]
             first = [itself] if itself.node in live else []
-            holder = fetch.choose([*first, *copies, *map(Holder, others)], itself)
+            holders = [*first, *copies, *map(Holder, others)]
+            if not fetch.is_due(gap, now, holders, unread=unread):
+                continue
+            holder = fetch.choose(holders, itself)
             if holder.copies:
                 self._links.fetch(holder.node, gap.incarnation, gap.first, gap.last)
             else:
@@ -319,7 +320,7 @@ class Exchange:
                 break
             body = _pack([text for _, text in piece])
             self._links.send(source, RECORDS, body)
-            self._given.note(source, incarnation, piece[-1][0], now)
+            self._given.note(source, incarnation, (piece[0][0], piece[-1][0]), now)
             sent += len(body)
             if sent > FETCHED_BYTES_MAX:
                 break  # the rest is asked for when this is there

@@ -32,21 +32,24 @@ class Fetch:
     def __init__(self) -> None:
         self._first = self._last = 0
         self._at = self._wait_s = 0.0
+        self._round_s = 2 * BEAT_S  # for who is asked for the first time; longer when all have been asked
         self._is_answered = False
         self._asked: Holder | None = None
         self._itself: Holder | None = None
         self._passed: list[Holder] = []  # that were asked, and gave nothing
 
-    def is_due(self, gap: Gap, now: float, *, unread: bool = False) -> bool:
+    def is_due(self, gap: Gap, now: float, holders: Collection[Holder], *, unread: bool = False) -> bool:
         """Whether these are to be asked for now: at first, when the last question has been answered, or when
-        its answer does not go on. Who is asked may have much to do, and would answer each question; and where
-        messages are `unread`, the answer may be among them.
+        its answer does not go on, or who was asked is not among the `holders` any more. Who is asked may have
+        much to do, and would answer each question; and where messages are `unread`, the answer may be among
+        them.
         """
         asked, goes_on = gap.first <= self._last, gap.first > self._first
         if asked and goes_on:
             self._first, self._at, self._wait_s = gap.first, now, 2 * BEAT_S
             self._is_answered = True
-        if asked and now - self._at < (max(self._wait_s, UNREAD_S_MAX) if unread else self._wait_s):
+        wait_s = max(self._wait_s, UNREAD_S_MAX) if unread else self._wait_s
+        if asked and now - self._at < wait_s and self._asked in holders:
             return False
         if asked and not self._is_answered and self._asked is not None:
             self._pass_over(self._asked)
@@ -68,9 +71,12 @@ class Fetch:
             left = [each for each in holders if each not in self._passed]
             if not left:
                 self._passed.clear()
-            self._asked = (left or holders)[0]
-        longer_s = 0.0 if self._is_answered else 2 * self._wait_s
-        self._wait_s = min(max(longer_s, 2 * BEAT_S), FETCH_S_MAX)
+                self._round_s = min(2 * self._round_s, FETCH_S_MAX)
+            self._asked, self._wait_s = (left or holders)[0], self._round_s
+        elif self._is_answered:
+            self._wait_s = self._round_s = 2 * BEAT_S
+        else:
+            self._wait_s = min(2 * self._wait_s, FETCH_S_MAX)
         self._is_answered = False
         return self._asked
 
@@ -79,20 +85,24 @@ class Given:
     """What was sent to whom lately: who asks again may do so because the answer is on its way."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[int, int], tuple[int, float]] = {}  # number, and when
+        self._pieces: dict[tuple[int, int], list[tuple[int, int, float]]] = {}  # first and last, and when
 
     def rest(self, to: int, incarnation: int, first: int, now: float) -> int:
         """The first of these records that was not sent to a node lately."""
-        last, at = self._last.get((to, incarnation), (0, 0.0))
-        return max(first, last + 1) if now - at < GIVEN_S else first
+        lately = [each for each in self._pieces.get((to, incarnation), ()) if now - each[2] < GIVEN_S]
+        self._pieces[to, incarnation] = lately
+        for begin, end, _ in sorted(lately):
+            if begin <= first <= end:
+                first = end + 1
+        return first
 
-    def note(self, to: int, incarnation: int, last: int, now: float) -> None:
-        """Those up to this one were sent."""
-        self._last[to, incarnation] = (last, now)
+    def note(self, to: int, incarnation: int, piece: tuple[int, int], now: float) -> None:
+        """Those from the first to the last of a piece were sent, after `rest` was asked."""
+        self._pieces[to, incarnation].append((*piece, now))
 
     def keep(self, members: Collection[int]) -> None:
         """Of these nodes alone."""
-        self._last = {each: last for each, last in self._last.items() if each[0] in members}
+        self._pieces = {each: pieces for each, pieces in self._pieces.items() if each[0] in members}
 
 
 class RecentRecords:
