@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +146,15 @@ def dump(node: Node, folder: Path) -> str:
     return str(folder / str(node.incarnation))
 
 
-def check_history(seed: int, folder: Path) -> None:
+Merge = Callable[[list[str], str], object]
+"""Makes one dump of many."""
+
+
+def merge_here(dumps: list[str], out: str) -> object:
+    return reconcile_by(here, dumps, out)
+
+
+def check_history(seed: int, folder: Path, merge: Merge = merge_here) -> None:
     """Nodes do something and exchange some of it, and are dumped: all at the end, or some of them, each at
     some moment. What comes of the dumps is what a node has that applies all records that are in any of them.
     """
@@ -165,7 +175,7 @@ def check_history(seed: int, folder: Path) -> None:
             if moments[node.incarnation] == step:
                 dumps.append(dump(node, folder))
                 vectors.append(node.rows.vector)
-    reconcile_by(here, dumps, str(folder / "out"))
+    merge(dumps, str(folder / "out"))
     merged = restored(folder / "out")
     for node in nodes if at_the_end else [make_node(9, len(nodes))]:
         for incarnation, of_one in records.items():
@@ -197,6 +207,11 @@ def do_something(
 def test_dumps_become_what_the_nodes_become(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + 20):
         check_history(seed, tmp_path / str(seed))
+
+
+def test_spark_makes_of_dumps_what_the_nodes_become(spark: SparkSession, tmp_path: Path) -> None:
+    for seed in range(2000, 2005):
+        check_history(seed, tmp_path / str(seed), partial(reconcile, spark))
 
 
 @pytest.mark.long
