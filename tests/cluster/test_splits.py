@@ -424,6 +424,7 @@ async def test_what_is_left_of_a_session_goes_when_what_is_published_waits(nodes
     )
     there = await connect(nodes, "two")
     assert asked == [("ann", one, ["a/#"])] * 3
+    assert moves.counts["cluster_sessions_held"] == 1
     await until(lambda: let_go == ["ann"])
     await publish_all(nodes.brokers["two"], "a/1", [b"there"])
     assert (await asyncio.to_thread(there.expect, PUBLISH)).payload == b"there"

@@ -71,8 +71,9 @@ _log = logging.getLogger("tidemq.cluster")
 class Moves:
     """`write` makes one batch durable.
 
-    `counts`: `cluster_connects_late`, `cluster_sessions_asked`, `cluster_sessions_taken` (from a node that
-    gave them), `cluster_sessions_taken_over` (from one that is dead), `cluster_sessions_unanswered`.
+    `counts`: `cluster_connects_late`, `cluster_sessions_asked`, `cluster_sessions_held` (for which what is
+    published had to wait), `cluster_sessions_taken` (from a node that gave them),
+    `cluster_sessions_taken_over` (from one that is dead), `cluster_sessions_unanswered`.
     """
 
     def __init__(
@@ -296,6 +297,7 @@ class Moves:
         """
         if live and home not in self._links.apart():
             return True
+        self.counts["cluster_sessions_held"] += client not in self._held
         self._held.add(client)
         filters = [each.removeprefix("$exclusive/") for each, _ in self._node.rows.filters(client)]
         return self._links.hold(client, home, [each for each in filters if not each.startswith("$share/")])
