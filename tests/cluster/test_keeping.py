@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from cluster.local_links import LocalCluster, LocalLinks
-from waiting import WAIT_S, until
+from waiting import LATE_S, WAIT_S, until
 
 from tidemq.broker import Broker
 from tidemq.client import Client
@@ -44,7 +44,7 @@ class Nodes:
     async def start(self, name: str, **identity: Any) -> Broker:
         cluster = LocalCluster(name, self.links, **identity)
         store = self.stores[name] = RocksDBStore(self._folder / name)
-        config = Config(port=0, host="127.0.0.1", reactors=2, data=self._folder / name)
+        config = Config(port=0, host="127.0.0.1", reactors=2, data=self._folder / name, decision_s=LATE_S)
         broker = Broker(config, store=store, cluster=cluster, plugins=self.plugins.get(name, ()))
         await self._stack.enter_async_context(broker)
         self.brokers[name] = broker
@@ -109,6 +109,7 @@ async def client(
         client_id=name,
         clean_start=clean_start,
         session_expiry_s=3600,
+        connect_timeout_s=LATE_S,
         **options,
     ) as made:
         yield made
