@@ -236,7 +236,8 @@ class Mosquitto:
             try:
                 status = await asyncio.wait_for(process.wait(), GONE_S)
             except TimeoutError:
-                process.kill()
+                with suppress(ProcessLookupError):  # it has ended just now
+                    process.kill()
                 status = await process.wait()
             self.host.done(message, well=status == 0)
             await asyncio.sleep(self.host.choose.uniform(0, 4 * PACE_S))
