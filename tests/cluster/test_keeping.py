@@ -40,11 +40,14 @@ class Nodes:
         self.keepers: dict[str, ClusterKeeper] = {}
         self.stores: dict[str, RocksDBStore] = {}
         self.plugins: dict[str, list[object]] = {}
+        self.decision_s = LATE_S  # that a CONNECT waits for its session, on a busy machine
 
     async def start(self, name: str, **identity: Any) -> Broker:
         cluster = LocalCluster(name, self.links, **identity)
         store = self.stores[name] = RocksDBStore(self._folder / name)
-        config = Config(port=0, host="127.0.0.1", reactors=2, data=self._folder / name, decision_s=LATE_S)
+        config = Config(
+            port=0, host="127.0.0.1", reactors=2, data=self._folder / name, decision_s=self.decision_s
+        )
         broker = Broker(config, store=store, cluster=cluster, plugins=self.plugins.get(name, ()))
         await self._stack.enter_async_context(broker)
         self.brokers[name] = broker

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from cluster.test_keeping import Nodes, client
-from cluster.test_unknown_sessions import at, is_present
+from cluster.test_unknown_sessions import GIVEN_UP_S, at, is_present
 from waiting import WAIT_S, until
 
 from tidemq.client import Client, ServerRefusedError
@@ -360,6 +360,7 @@ async def test_a_session_that_nobody_came_for_goes_on_where_it_was(nodes: Nodes)
 
 async def test_a_session_is_not_taken_for_a_client_that_has_gone(nodes: Nodes) -> None:
     """Which may be on a third node by then, and would be disconnected there."""
+    nodes.decision_s = GIVEN_UP_S
     await begin(nodes, "one", "two", "three")
     nodes.links.dropped.add(YIELD)
     coming = asyncio.create_task(at(nodes, "two", "c").connect())

@@ -17,6 +17,7 @@ from tidemq.cluster.moves import ASK, SERVER_UNAVAILABLE
 
 KEPT_S = 3600
 ROUNDS = 15
+GIVEN_UP_S = 5.0  # after which a CONNECT that is not decided is refused
 
 
 @pytest.fixture
@@ -108,6 +109,7 @@ async def test_of_two_that_come_at_once_one_has_the_session(nodes: Nodes) -> Non
 
 async def test_who_does_not_answer_may_have_the_session(nodes: Nodes) -> None:
     """So the client is to come again; unless it wants a new session, for which a second is waited."""
+    nodes.decision_s = GIVEN_UP_S
     await nodes.meet("one", "two", suspect_s=1.0)
     nodes.links.dropped.add(ASK)
     assert not await let_in(at(nodes, "one", "c"))
