@@ -148,10 +148,7 @@ def dump(node: Node, folder: Path) -> str:
 
 Merge = Callable[[list[str], str], object]
 """Makes one dump of many."""
-
-
-def merge_here(dumps: list[str], out: str) -> object:
-    return reconcile_by(here, dumps, out)
+merge_here: Merge = partial(reconcile_by, here)
 
 
 def check_history(seed: int, folder: Path, merge: Merge = merge_here) -> None:

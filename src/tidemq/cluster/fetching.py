@@ -13,7 +13,7 @@ from tidemq.cluster.members import BEAT_S
 from tidemq.cluster.records import dot_of
 from tidemq.errors import ClusterError
 
-FETCH_S_MAX = 2.4  # until records are asked for again, of which none has come
+FETCH_S, FETCH_S_MAX = 2 * BEAT_S, 2.4  # until records are asked for again, of which none has come
 UNREAD_S_MAX = 10.0  # the same, while something has come that was not read
 GIVEN_S = 1.5  # in which what was sent is not sent again
 RECENT_BYTES_MAX = 2 << 20  # of one node's records that others are given, and one record more
@@ -32,7 +32,7 @@ class Fetch:
     def __init__(self) -> None:
         self._first = self._last = 0
         self._at = self._wait_s = 0.0
-        self._round_s = 2 * BEAT_S  # for who is asked for the first time; longer when all have been asked
+        self._round_s = FETCH_S  # for who is asked for the first time; longer when all have been asked
         self._is_answered = False
         self._asked: Holder | None = None
         self._itself: Holder | None = None
@@ -46,7 +46,7 @@ class Fetch:
         """
         asked, goes_on = gap.first <= self._last, gap.first > self._first
         if asked and goes_on:
-            self._first, self._at, self._wait_s = gap.first, now, 2 * BEAT_S
+            self._first, self._at, self._wait_s = gap.first, now, FETCH_S
             self._is_answered = True
         wait_s = max(self._wait_s, UNREAD_S_MAX) if unread else self._wait_s
         if asked and now - self._at < wait_s and self._asked in holders:
@@ -74,7 +74,7 @@ class Fetch:
                 self._round_s = min(2 * self._round_s, FETCH_S_MAX)
             self._asked, self._wait_s = (left or holders)[0], self._round_s
         elif self._is_answered:
-            self._wait_s = self._round_s = 2 * BEAT_S
+            self._wait_s = self._round_s = FETCH_S
         else:
             self._wait_s = min(2 * self._wait_s, FETCH_S_MAX)
         self._is_answered = False

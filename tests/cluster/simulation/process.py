@@ -104,14 +104,13 @@ class Hosts(World):
         """The connection of a node to another one's server breaks."""
         self.lose(link)
         self.cut.add(link)
-        self.journal.broken_at = self.now
         self._tell(link, is_reached=False)
 
     def connect(self, link: tuple[int, int]) -> None:
         """There is another connection."""
         if link in self.cut:
             self.cut.discard(link)
-            self.journal.broken_at = self.now
+            self.journal.joined_at = self.now
             self._tell(link, is_reached=True)
 
     def _tell(self, link: tuple[int, int], *, is_reached: bool) -> None:

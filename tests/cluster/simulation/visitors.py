@@ -45,7 +45,7 @@ class Journal:
     unquiet: bool = False  # a node died, or was cut off
     settled_s: float = SETTLED_S  # or longer, where something of a session that leaves stays open
     clocks_set: bool = False
-    broken_at: float = -1000.0  # when a connection of two nodes last broke, or was there again
+    joined_at: float = -1000.0  # when a connection of two nodes that had broken was last there again
 
     def wrong(self, kind: str, text: str) -> None:
         """Something that is wrong whatever else happens."""
@@ -154,12 +154,12 @@ class Subscriber:
             self._world.at(self._world.choose.uniform(*AWAY_S), self.come_back)
 
     def on_driven_away(self, visit: Visit) -> None:
-        """It has not come anywhere since then. Where no connection broke, the node that it came to before
-        has heard that it came here.
+        """It has not come anywhere since then. Where no connection was broken since, the node that it came
+        to before has heard that it came here.
         """
         journal = self._journal
         long_ago = visit.begun_at - visit.before > LATER_S
-        is_told = not self._world.cut and journal.broken_at < visit.before
+        is_told = not self._world.cut and journal.joined_at < visit.before
         if visit is self.visit and long_ago and is_told and not (journal.unquiet or journal.clocks_set):
             journal.wrong("driven away", f"{self.name} from {visit.process.host.name}")
 
