@@ -161,7 +161,7 @@ class Stored:
         return message_id
 
 
-def test_only_what_nobody_else_has_is_put_aside_and_all_else_removed() -> None:
+def test_only_what_nobody_else_has_is_put_aside_and_all_else_is_to_go() -> None:
     stored = Stored()
     stored.do(begun("ann", stored.node.stamp()))
     stored.add(b"known")
@@ -194,6 +194,16 @@ async def leave_subscription(broker: Broker, name: str, topic_filter: str) -> No
         await some.subscribe(topic_filter, qos=1)
 
 
+async def said(cluster: Cluster, name: str) -> set[str]:
+    """How the lines begin that say what a node has of subscriptions and retained messages."""
+    keeper = cluster.hosts[name].keeper
+    assert keeper is not None
+    lines = await asyncio.wrap_future(keeper.ask(lambda: list(keeper.rows.lines())))
+    words = {"retained": 2, "subscription": 3}
+    split = [line.split() for line in lines]
+    return {" ".join(each[: words[each[0]]]) for each in split if each[0] in words}
+
+
 async def publish_all(broker: Broker, topic: str, *payloads: bytes) -> None:
     async with client(broker, "bob") as bob:
         for each in payloads:
@@ -215,6 +225,10 @@ async def test_a_node_that_was_struck_off_brings_the_messages_that_only_it_has(
     await leave_subscription(one, "dan", "a/#")  # of whom nobody else knows
     await publish_all(one, "a/1", b"1", b"2", b"3")
     await publish_all(one, "s/1", b"shared")
+    await leave_subscription(one, "ann", "c/#")
+    async with client(one, "bob") as bob:
+        await bob.publish("r", b"only here", qos=1, retain=True)
+    assert {"retained r", "subscription ann c/#"} <= await said(cluster, "one")
     await one.stop()
     two = await cluster.start("two", admin_port=free_port(), **settings)
     async with client(two, "ann") as ann:
@@ -242,6 +256,9 @@ async def test_a_node_that_was_struck_off_brings_the_messages_that_only_it_has(
         assert await receive(cem) == b"shared"
     code, output = await run(two, "verify")
     assert (code, "equal" in output) == (0, True), output
+    lines = await said(cluster, "one")
+    assert "subscription ann a/#" in lines
+    assert not {"retained r", "subscription ann c/#"} & lines  # all but messages is as the others have it
     await one.stop()
     one = await cluster.start("one")  # and all of it is done once
     assert one.counters()["cluster_entries_returned"] == 0

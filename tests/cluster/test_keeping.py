@@ -382,11 +382,16 @@ async def test_a_new_node_gets_what_is_there_while_more_comes(nodes: Nodes) -> N
         await bob.flush()
         await until(lambda: nodes.agree("one", "two"), poll_s=SELDOM_S)
         await until(lambda: nodes.keepers["one"].node.stability.first > 1, "its first records are gone")
-        await nodes.start("three", **slow)
-        for number in range(200):
-            await bob.publish("a/1", b"later %d" % number, qos=1)
+        later = while_it_came = 0
+        started = asyncio.create_task(nodes.start("three", **slow))
+        while later < 200 or not started.done():
+            await bob.publish("a/1", b"later %d" % later, qos=1)
+            later += 1
+            while_it_came = later if not started.done() else while_it_came
+        await started
+        assert while_it_came > 10, "hardly anything was published while it took over what is there"
     await until(lambda: nodes.agree("one", "two", "three"), poll_s=SELDOM_S)
-    assert nodes.count("three", "entry") == 2200
+    assert nodes.count("three", "entry") == 2000 + later
     assert nodes.count("three", "retained") == 10
     await nodes.stop("three")
     three = await nodes.start("three", **slow)

@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cluster.test_host import Cluster
 from cluster.test_keeping import Nodes, client, receive
+from cluster.test_status import get
+from conformance.kit import Client as MqttClient
+from conformance.kit import connected, kept
+from conformance.packets import PUBREC, SUBACK, publish, subscribe
 from waiting import until
 
 from tidemq.client import Client, PublishError, ServerRefusedError
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.members import Heartbeat, Members
 from tidemq.cluster.minority import Minority, Split
+from tidemq.testing.ports import free_port
 
 SUSPECT_S = 1.5
 
 
-def make_beat(incarnation: int) -> Heartbeat:
-    return Heartbeat("c", 1, f"n{incarnation}", incarnation, 1, incarnation, "here", 0, 0, 0, {})
+def make_beat(incarnation: int, *, hears: bool = True) -> Heartbeat:
+    """`hears`: the first node, whose view it is."""
+    peers = {1: (1, hears)}
+    return Heartbeat("c", 1, f"n{incarnation}", incarnation, 1, incarnation, "here", 0, 0, 0, {}, peers=peers)
 
 
 @pytest.fixture
 async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
     async with AsyncExitStack() as stack:
         yield Nodes(tmp_path, stack)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with AsyncExitStack() as stack:
+        yield Cluster(tmp_path, stack)
 
 
 def minority(count: int, split: Split = "pause_minority") -> tuple[Minority, Members]:
@@ -51,7 +68,23 @@ def test_who_hears_more_than_half_goes_on(count: int, heard: int, pauses: bool) 
     assert found.look(2.0) == pauses
     assert found.pauses == pauses
     assert not found.look(2.0)  # it began before
-    assert found.problem.startswith(f"{heard} of {count} nodes are heard") == pauses
+    assert found.problem.startswith(f"{heard} of {count} nodes are in touch") == pauses
+
+
+@pytest.mark.parametrize(("deaf", "pauses"), [((2,), False), ((2, 3), True)])
+def test_who_hears_the_others_and_is_not_heard_is_on_the_smaller_side(
+    deaf: tuple[int, ...], pauses: bool
+) -> None:
+    """It pauses before they count as dead: then it would take their sessions, as they take its own."""
+    found, members = minority(3)
+    for beat in range(1, 4):
+        now = beat * 0.4
+        assert not found.look(now)  # they may be about to hear it
+        for other in (2, 3):
+            members.hear(make_beat(other, hears=other not in deaf), now)
+    assert found.look(1.5) == pauses
+    assert members.live(1.5) == [1, 2, 3]
+    assert found.problem.startswith("1 of 3 nodes are in touch") == pauses
 
 
 def test_it_pauses_before_anybody_is_taken_for_dead() -> None:
@@ -111,7 +144,7 @@ async def test_the_smaller_side_stores_nothing_and_takes_nobody_s_sessions(nodes
                     pass
             assert unavailable.value.reason == 0x88
         assert nodes.count("one", "entry") == 0
-        assert [each for each in keeper.problems if each.startswith("1 of 3 nodes are heard")]
+        assert [each for each in keeper.problems if each.startswith("1 of 3 nodes are in touch")]
     await until(lambda: home(nodes, "two", "of one") != keeper.node.incarnation, "it is taken over")
     async with client(nodes.brokers["two"], "ann") as ann:
         await ann.publish("a/1", b"stored", qos=1)
@@ -122,6 +155,44 @@ async def test_the_smaller_side_stores_nothing_and_takes_nobody_s_sessions(nodes
     assert keeper.counts["cluster_pauses"] == 1
     async with client(one, "of one") as ann:
         await ann.publish("a/1", b"x", qos=1)
+
+
+async def test_a_node_that_pauses_is_not_ready_and_grants_nothing_that_is_stored(cluster: Cluster) -> None:
+    settings: dict[str, Any] = {"cluster_split": "pause_minority", "cluster_suspect_s": 2.0}
+    one = await cluster.start("one", admin_port=free_port(), **settings)
+    two = await cluster.start("two", **settings)
+    await until(lambda: not cluster.hosts["one"].problems(), "it goes on")
+
+    def begin() -> tuple[MqttClient, MqttClient, MqttClient]:
+        ann = connected(one, client_id="ann", **kept(5))
+        ann.subscribe("a/#", qos=2)
+        return ann, connected(one, 5), connected(one, 4)
+
+    ann, bob, old = await asyncio.to_thread(begin)
+    await two.stop()
+    await until(cluster.hosts["one"].problems, "it pauses")
+    code, text = await asyncio.to_thread(get, one, "/ready")
+    problem = "1 of 2 nodes are in touch here, no more than half: what would have to be stored is refused"
+    assert (code, json.loads(text)["problems"]) == (503, [problem])
+
+    def ask() -> None:
+        ann.send(subscribe(7, ("b", 1)))
+        ann.expect(SUBACK, packet_id=7, reasons=[0x83])
+        bob.subscribe("b", qos=1)  # its session is not stored
+        bob.send(publish("a/1", b"refused", 2, 7))
+        bob.expect(PUBREC, packet_id=7, reason=0x83)
+        bob.publish("a/1", b"goes on", 0)
+        assert ann.receive().payload == b"goes on"
+        old.send(publish("a/1", b"refused", 1, 7, version=4))
+        old.expect_closed()
+
+    await asyncio.to_thread(ask)
+    await cluster.start("two", **settings)
+
+    async def is_ready() -> bool:
+        return (await asyncio.to_thread(get, one, "/ready"))[0] == 200
+
+    await until(is_ready, "it goes on", poll_s=0.1)
 
 
 def test_a_node_that_starts_alone_pauses_until_it_hears_others() -> None:

@@ -194,9 +194,12 @@ class Members:
         """Whether its last heartbeat is not long ago, nor has it said for long that it does not hear this
         node: then this one is dead for it, whose sessions it takes. This node is always there.
         """
+        return self._is_live(incarnation, now, self.suspect_s)
+
+    def _is_live(self, incarnation: int, now: float, within_s: float) -> bool:
         member = self._members.get(incarnation)
-        is_deaf = member is not None and self._by_now(now) - member.deaf_since >= self.suspect_s
-        return self.is_heard(incarnation, now) and not is_deaf
+        is_deaf = member is not None and self._by_now(now) - member.deaf_since >= within_s
+        return self._is_heard(incarnation, now, within_s) and not is_deaf
 
     def is_heard(self, incarnation: int, now: float) -> bool:
         """Whether its last heartbeat is not long ago; this node hears itself."""
@@ -226,11 +229,11 @@ class Members:
         """The members that are there, this node included, in the order of the ring."""
         return [each for each in self.incarnations if self.is_live(each, now)]
 
-    def heard_lately(self, now: float) -> int:
-        """How many were heard in two thirds of the time after which they count as gone, this node among
-        them. In between a heartbeat of each that is there has come.
+    def in_touch(self, now: float) -> int:
+        """How many would be there if two thirds of the time were enough after which one counts as gone; this
+        node among them. In between a heartbeat of each that is there has come.
         """
-        return sum(self._is_heard(each, now, self.suspect_s * 2 / 3) for each in self.incarnations)
+        return sum(self._is_live(each, now, self.suspect_s * 2 / 3) for each in self.incarnations)
 
     def replica(self, now: float) -> int | None:
         """The member that gets this node's copies: the next in the ring; None: nobody is there."""

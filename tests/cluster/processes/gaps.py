@@ -71,7 +71,11 @@ def _it_was_under_way_as_its_session_ended(history: History, failure: Failure) -
         if not end.clean:
             continue
         heard = [(end.asked_at, end.ended_at)] if message.qos == 2 else []
-        heard += [(each.ended_at, each.met_at) for each in history.splits if each.spans(end.asked_at)]
+        heard += [
+            (each.ended_at, each.met_at)
+            for each in history.splits
+            if each.at <= end.accepted_at and end.asked_at < each.met_at
+        ]
         for begin, over in heard:
             sent_s = _seconds(history, message.sent_at)
             until_s = _seconds(history, message.acknowledged_at) + ENDING_S

@@ -153,3 +153,26 @@ def test_who_has_stayed_on_one_side_has_what_it_has_subscribed_there() -> None:
     story.meet()
     story.deliver(story.publish())
     assert story.kinds() == ["stray"]
+
+
+@pytest.mark.parametrize(("accepted", "kinds"), [("before", ["stray"]), ("meanwhile", [])])
+def test_the_other_side_hears_of_an_end_when_they_meet(accepted: str, kinds: list[str]) -> None:
+    """Also where its CONNECT was sent before they were split, and answered later."""
+    story = Story(TWO)
+    story.history.splits.clear()
+    ended = story.subscribe()
+    asked_at = story.history.note("s", "CONNECT")
+    if accepted == "before":
+        story.history.note("s", "CONNACK")
+    story.split = Split(frozenset({ONE}), story.history.note(ONE, "is split"))
+    story.history.splits.append(story.split)
+    accepted_at = asked_at + 1 if accepted == "before" else story.history.note("s", "CONNACK")
+    story.history.connections[0].ended_at = asked_at
+    story.history.connections.append(Connection("s", ONE, True, False, asked_at, accepted_at))
+    ended.ended_at = ended.discarded_at = ended.ending_at = accepted_at
+    story.connect("s", ONE)
+    story.history.started_s -= 60.0  # so much later
+    message = story.publish()
+    story.meet()
+    story.deliver(message)
+    assert story.kinds() == kinds
