@@ -17,6 +17,7 @@ ENDING_S = 2.0  # from the end of a session until no message of before is on its
 UNSUBSCRIBING_S = 2.0  # until all nodes know that a client has unsubscribed
 MOVING_S = 10.0  # after which the old home has forgotten a session, also where a node was not there
 
+REFUSED_S = 1.0  # after nodes have met, until nothing is refused any more that goes from one to the other
 HEARD_S = 1.0  # until nodes that reach each other have heard of a clock that was set; half of it at rest
 
 CUT, SILENT = "is cut off", "is not heard"  # kinds of faults
@@ -196,9 +197,12 @@ def _it_had_subscribed_on_the_other_side(history: History, failure: Failure) -> 
 
 
 def _it_was_under_way_in_a_split(history: History, failure: Failure) -> bool:
+    """Whether the message may have been refused, and sent again: as nodes parted, or met."""
     message = failure.message
     return message is not None and any(
-        message.sent_at < each.met_at and message.acknowledged_at > each.at for each in history.splits
+        _seconds(history, message.sent_at) < _seconds(history, each.met_at) + REFUSED_S
+        and message.acknowledged_at > each.at
+        for each in history.splits
     )
 
 

@@ -176,3 +176,18 @@ def test_the_other_side_hears_of_an_end_when_they_meet(accepted: str, kinds: lis
     story.meet()
     story.deliver(message)
     assert story.kinds() == kinds
+
+
+@pytest.mark.parametrize(("later_s", "kinds"), [(0.0, []), (60.0, ["disorder"])])
+def test_what_is_published_as_nodes_meet_may_come_behind_what_is_newer(
+    later_s: float, kinds: list[str]
+) -> None:
+    """It is refused, and sent again."""
+    story = Story(TWO)
+    story.subscribe()
+    story.meet()
+    story.history.started_s -= later_s
+    refused, taken = story.publish(), story.publish()
+    story.deliver(taken)
+    story.deliver(refused)
+    assert story.kinds() == kinds
