@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from cluster.nodes import WrittenRows, begun, make_message, make_node
@@ -223,16 +224,36 @@ def test_what_an_ended_session_has_left_is_not_looked_through_at_each_message_of
     begin(node, "ann")
     assert len(rows.owners.numbers(ANN)) == 2
     looked: list[Owner] = []
-    load_each = EntryLayout.load_each
+    placed = EntryLayout.placed
 
-    def looks(layout: EntryLayout, owner: Owner) -> Iterator[tuple[Stamp, Entry]]:
+    def looks(layout: EntryLayout, owner: Owner) -> Iterator[tuple[Stamp, int, list[Dot]]]:
         looked.append(owner)
-        return load_each(layout, owner)
+        return placed(layout, owner)
 
-    monkeypatch.setattr(EntryLayout, "load_each", looks)
+    def reads(*_: object) -> Iterator[tuple[Stamp, Entry]]:
+        raise AssertionError("there may be a hundred thousand, and all that is asked is where they are")
+
+    monkeypatch.setattr(EntryLayout, "placed", looks)
+    for each in ("load", "load_each"):
+        monkeypatch.setattr(EntryLayout, each, reads)
     session = rows.sessions.get("ann", None)
     assert session is not None
     do(node, ops.Receive("ann", session.row.epoch, 1 << 16 | 7))
     assert looked == []
     end(node, "ann")
     assert set(looked) == {ANN}
+
+
+def test_the_ends_of_a_client_are_those_of_now_also_where_they_were_looked_at() -> None:
+    rows = WrittenRows()
+    node = make_node(0, 2, rows)
+    begin(node, "ann")
+    end(node, "ann")
+    [(dot, known)] = rows.ends.of("ann")
+    changed = replace(known, known={1: 7})
+    rows.ends.put("ann", dot, changed)
+    assert rows.ends.of("ann") == [(dot, changed)]
+    rows.discard()
+    assert rows.ends.of("ann") == [(dot, known)]
+    rows.ends.put("ann", dot, None)
+    assert rows.ends.of("ann") == []

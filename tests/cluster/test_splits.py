@@ -73,6 +73,37 @@ async def test_what_waits_for_a_shared_subscription_stays(nodes: Nodes) -> None:
     assert came == Counter(sent)
 
 
+async def test_a_shared_group_with_members_on_both_sides_gets_all_at_least_once(nodes: Nodes) -> None:
+    """What waited before is given to members on either side; what each side queues, once."""
+    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
+    sides = {"one": "ann", "two": "eve"}
+    for name, member in sides.items():
+        async with client(nodes.brokers[name], member) as some:
+            await some.subscribe("$share/g/b/#", qos=1)
+    before = [b"before %d" % number for number in range(50)]
+    await publish_all(nodes.brokers["one"], "b/1", before)
+    await until(lambda: nodes.agree("one", "two"))
+    one, two = (nodes.keepers[name].node.incarnation for name in sides)
+    nodes.links.cut.add(one)
+    await until(lambda: home(nodes, "two") == two, "it is taken over")
+    came: Counter[bytes] = Counter()
+    later = []
+    for name, member in sides.items():
+        meanwhile = [b"%s %d" % (name.encode(), number) for number in range(20)]
+        await publish_all(nodes.brokers[name], "b/1", meanwhile)
+        later += meanwhile
+        async with client(nodes.brokers[name], member) as some:
+            mine: set[bytes] = set()
+            while not mine.issuperset(before + meanwhile):
+                payload = await receive(some)
+                mine.add(payload)
+                came[payload] += 1
+    nodes.links.cut.clear()
+    await until(lambda: nodes.agree("one", "two"))
+    await until(lambda: nodes.count("one", "entry") == 0, "nothing waits any more")
+    assert came == Counter({**dict.fromkeys(before, 2), **dict.fromkeys(later, 1)})
+
+
 async def connect(nodes: Nodes, name: str, version: int = 5, **named: Any) -> Client:
     """Ann comes to a node."""
     more = {**kept(version), **named}
@@ -127,6 +158,27 @@ async def test_a_client_that_is_connected_all_the_time_stays_where_it_is(nodes: 
     await asyncio.to_thread(ann.expect_nothing)
     await until(lambda: nodes.count("one", "entry") == nodes.count("two", "entry") == 0)
     await until(lambda: nodes.agree("one", "two"))
+
+
+async def test_a_subscription_is_not_lost_to_a_later_one_of_a_session_that_has_ended(nodes: Nodes) -> None:
+    """The client begins anew on one side, and is connected to the other one with its old session still."""
+    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
+    await asyncio.to_thread((await connect(nodes, "one")).disconnect)
+    await until(lambda: nodes.agree("one", "two"))
+    one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))
+    nodes.links.cut.add(one)
+    await until(lambda: home(nodes, "two") == two, "it is taken over")
+    there = await connect(nodes, "two")
+    here = await connect(nodes, "one", clean=True)
+    await asyncio.to_thread(here.subscribe, "a/#", 1)
+    await asyncio.to_thread(there.subscribe, "a/#", 2)
+    nodes.links.cut.clear()
+    await until(lambda: nodes.count("two", "subscription ann a/#") == 1, "both know it")
+    await until(lambda: nodes.agree("one", "two"))
+    await publish_all(nodes.brokers["one"], "a/1", [b"comes"], qos=2)
+    comes = await asyncio.to_thread(here.expect, PUBLISH)
+    assert (comes.payload, comes.qos) == (b"comes", 1)
+    assert nodes.keepers["one"].moves.contests.counts["cluster_subscriptions_kept"] == 1
 
 
 async def test_a_session_does_not_expire_where_its_client_may_be_connected_elsewhere(nodes: Nodes) -> None:

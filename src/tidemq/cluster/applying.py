@@ -59,6 +59,7 @@ class Applier:
         self.forks: list[str] = []  # clients whose sessions two nodes have had, whichever goes on
         self.subscriptions: list[tuple[str, str]] = []  # of whom, to which filters
         self.overruled: dict[str, ops.PutSession] = {}  # of `home`, as they were before that
+        self.shadowed: dict[tuple[str, str], Subscription] = {}  # of `home`, by client and filter; see below
         self._messages: dict[Stamp, bytes] = {}
         self._runs: list[ops.Run] = []  # of this record, whose messages are not among these
         self._forks: dict[str, Dot] = {}  # by client: what went on, of forks that were counted
@@ -416,6 +417,11 @@ class Applier:
         self._note_known(Owner(SESSION, op.client))
         before = self._rows.subscriptions.get(op.client, op.topic_filter)
         if before is None or before.stamp < op.stamp:
+            there = self._rows.subscription(op.client, op.topic_filter) if op.client in self.home else None
+            if there is not None and self._rows.is_hidden(op.client, self._dot):
+                # a later change in a session that has ended, on the other side of a split: only one row is
+                # kept, so that of the session that goes on is to be made again by its home
+                self.shadowed[op.client, op.topic_filter] = there
             row = Subscription(op.stamp, self._dot, options, subscription_id)
             self._rows.subscriptions.put(op.client, op.topic_filter, row)
             self._rows.gone.put(op.client, op.topic_filter, self._dot if options is None else None)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.departures import Departures
 from tidemq.cluster.node import Node
-from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession, Stamp
+from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession, Stamp, Subscribe
 
 if TYPE_CHECKING:
     from tidemq.engine import StoreAccess
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 class Contests:
     """`write` makes one batch durable. `share`: another node has had this client's session, and takes
-    messages for it still. `counts`: `cluster_sessions_kept`.
+    messages for it still. `counts`: `cluster_sessions_kept`, `cluster_subscriptions_kept`.
     """
 
     def __init__(
@@ -99,3 +99,18 @@ class Contests:
             number = self._conversion.number(Owner(SESSION, row.client))
             if number:
                 self._access.clear_identifiers(number)
+
+    def subscribe_again(self) -> None:
+        """Subscriptions of sessions that are here, which a later change has replaced that does not count, as
+        it was in a session that had ended: they are made again, later than that.
+        """
+        rows, again = self._node.rows, []
+        for (client, topic_filter), row in self._node.applier.shadowed.items():
+            if self._conversion.has_current(client) and row.options is not None:
+                stamp = self._node.stamp()
+                again.append(Subscribe(client, topic_filter, stamp, row.options, row.subscription_id))
+        self._node.applier.shadowed.clear()
+        again = [each for each in again if rows.subscription(each.client, each.topic_filter) is None]
+        if again:
+            self.counts["cluster_subscriptions_kept"] += len(again)
+            self._write([*again])

@@ -31,6 +31,7 @@ CLUSTER_COUNTERS = (
     "cluster_sessions_handed_over",
     "cluster_sessions_held",
     "cluster_sessions_kept",
+    "cluster_subscriptions_kept",
     "cluster_sessions_taken",
     "cluster_sessions_taken_over",
     "cluster_sessions_unanswered",

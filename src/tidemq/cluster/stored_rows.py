@@ -57,6 +57,7 @@ _ID = struct.Struct(">QQ")
 _NAME = slice(6, -16)  # of an owner, in the key of a removal
 _QUEUE_KEY = struct.Struct(">QB16s")
 _QUEUE = struct.Struct(">BBIqQ")
+_PLACED = struct.Struct(">Q QQ I QQ")  # number, epoch, how many have added it, the first record of these
 _EXPIRY_KEY = struct.Struct(">qQ16s")
 _ADDED = "dot ? ? B B I q I*"
 _END = "stamp vector stamp? dot? vector? vector"
@@ -106,6 +107,15 @@ class EntryLayout:
             found.append(decode("owner stamp", row[0][1:])[0])
             after = b"q" + encode("owner", found[-1]) + b"\xff" * 17
         return found
+
+    def placed(self, owner: Owner) -> Iterator[tuple[Stamp, int, list[Dot]]]:
+        """All of an owner's: the number of the queue that has it, and which records have added it."""
+        prefix = b"q" + encode("owner", owner)
+        for key, text in self._store.scan(FAMILY, prefix):
+            number, _, _, adds, *first = _PLACED.unpack_from(text)
+            message_id = Stamp(*_ID.unpack(key[len(prefix) :]))
+            several = self._join(message_id, text).adds if adds > 1 else ()
+            yield message_id, number, [each.dot for each in several] or [Dot(*first)]
 
     def queue_of(self, owner: Owner, message_id: Stamp) -> int:
         """The number of the queue that has it; 0: it is not there."""
@@ -542,10 +552,19 @@ class StoredRows(Rows):
         if len(numbers) < 2:
             return
         left = {numbers[-1]}
-        for message_id, entry in self.entries.of(owner):
-            number = self._entries.queue_of(owner, message_id)
-            if number not in (0, numbers[-1]) and self.shown(owner, entry):
-                self.entries.put(owner, message_id, entry)
-            elif number:
+        hidden: dict[Dot, bool] = {}  # many were made by one record
+        changed = set(self._entry_table.changed_of(owner))
+        for message_id, number, dots in self._entries.placed(owner):
+            if number == numbers[-1]:
+                continue
+            for dot in dots:
+                if dot not in hidden:
+                    hidden[dot] = self.is_hidden(owner.name, dot)
+            entry = self.entries.get(owner, message_id) if message_id in changed else None
+            if message_id in changed:  # what is shown goes into the current queue when it is written
+                left |= {number} if entry is not None and not self.shown(owner, entry) else set()
+            elif all(hidden[dot] for dot in dots):
                 left.add(number)
+            else:
+                self.entries.put(owner, message_id, self.entries.get(owner, message_id))
         self.owners.set(owner, [each for each in numbers if each in left])

@@ -14,6 +14,7 @@ B = TypeVar("B")
 V = TypeVar("V")
 
 FAMILY = "cluster"
+LOOKED_AT_MAX = 1000  # first keys of a `SparseTable` whose rows are remembered
 
 
 class Layout(Protocol[A, B, V]):
@@ -124,11 +125,14 @@ class KeptTable(StoredTable[A, B, V]):
 
 
 class SparseTable(StoredTable[A, B, V]):
-    """Few first keys have rows. Which these are is known in memory, so that the others cost no look."""
+    """Few first keys have rows. Which these are is known in memory, so that the others cost no look; and the
+    rows of some that were looked at, for that is done again for each entry of a queue.
+    """
 
     def __init__(self, layout: Layout[A, B, V]) -> None:
         super().__init__(layout)
         self._firsts = {first for first, _, _ in layout.load_all()}
+        self._looked_at: dict[A, list[tuple[B, V]]] = {}
 
     def get(self, first: A, second: B) -> V | None:
         """As in `Table`."""
@@ -137,11 +141,18 @@ class SparseTable(StoredTable[A, B, V]):
     def put(self, first: A, second: B, new: V | None) -> None:
         """As in `Table`."""
         self._firsts.add(first)
+        self._looked_at.pop(first, None)
         super().put(first, second, new)
 
     def of(self, first: A) -> list[tuple[B, V]]:
         """As in `Table`."""
-        return super().of(first) if first in self._firsts else []
+        if first not in self._firsts:
+            return []
+        if first not in self._looked_at:
+            if len(self._looked_at) >= LOOKED_AT_MAX:
+                self._looked_at.clear()
+            self._looked_at[first] = super().of(first)
+        return [*self._looked_at[first]]
 
     def has(self, first: A) -> bool:
         """As in `Table`."""
@@ -152,6 +163,12 @@ class SparseTable(StoredTable[A, B, V]):
         changed = self.changed
         super().confirm()
         self._firsts.difference_update(first for first in changed if not super(SparseTable, self).has(first))
+
+    def discard(self) -> None:
+        """As in `StoredTable`."""
+        for first in self.changed:
+            self._looked_at.pop(first, None)
+        super().discard()
 
 
 class NotedTable(StoredTable[A, B, V]):

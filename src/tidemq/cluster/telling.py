@@ -57,6 +57,7 @@ class Telling:
         """All that was changed since the last time."""
         applier, contests = self._applier, self._moves.contests
         contests.keep_connected(time.monotonic())
+        contests.subscribe_again()
         contests.doubt(dict.fromkeys(applier.visited))  # where that cannot be stored all is told later
         added, removed, topics, clients = applier.added, applier.removed, applier.retained, applier.sessions
         subscriptions, forked = applier.subscriptions, applier.forked
