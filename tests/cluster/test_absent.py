@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,15 @@ from waiting import until
 
 from tidemq.broker import Broker
 from tidemq.cluster import operations as ops
+from tidemq.cluster import snapshots
 from tidemq.cluster.membership import SAID_S, SILENT_S, Patience, struck_word
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import SESSION, Clear, Owner, Stamp, Strike
 from tidemq.cluster.rejoining import begin_anew_if_due, note_struck_off
+from tidemq.cluster.snapshots import remove_rows
 from tidemq.cluster.stored_rows import StoredRows
-from tidemq.errors import ClusterError
+from tidemq.errors import ClusterError, StoreError
+from tidemq.store import Write
 from tidemq.store.memory import MemoryStore
 from tidemq.testing.ports import free_port
 
@@ -175,6 +178,38 @@ def test_only_what_nobody_else_has_is_put_aside_and_all_else_is_to_go() -> None:
     assert begin_anew_if_due(stored.store) == ["10.0.0.1:4222"]  # as it has not got any further
     assert [key for key, _ in stored.store.scan("cluster", b"v")] == aside
     assert stored.store.get("cluster", b"w") == b""  # the rest is removed at the start
+
+
+def test_what_is_removed_is_removed_in_pieces_and_the_next_start_goes_on_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be any number of rows, of which no more than a piece may be in memory."""
+    stored = Stored()
+    stored.do(begun("ann", stored.node.stamp()))
+    for number in range(20):
+        stored.add(b"%d" % number)
+    note_struck_off(stored.store, ["10.0.0.1:4222"], {})
+    monkeypatch.setattr(snapshots, "ROWS_AT_ONCE", 3)
+    write, left = stored.store.write, 10
+    sizes = []
+
+    def fails_later(batch: Sequence[Write], *, sync: bool) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise StoreError("it cannot be written")
+        sizes.append(len(batch))
+        write(batch, sync=sync)
+
+    monkeypatch.setattr(stored.store, "write", fails_later)
+    with pytest.raises(StoreError):
+        begin_anew_if_due(stored.store)
+    assert begin_anew_if_due(stored.store) == ["10.0.0.1:4222"]
+    remove_rows(stored.store)
+    assert max(sizes) <= 7  # the last words of the old node are one batch
+    assert len(list(stored.store.scan("cluster", b"v"))) == 20  # put aside
+    for family in ("log", "queue", "payload", "session", "expiry"):
+        assert list(stored.store.scan(family)) == []
 
 
 # --- real nodes ----------------------------------------------------------------------------------------

@@ -257,3 +257,14 @@ def test_the_ends_of_a_client_are_those_of_now_also_where_they_were_looked_at() 
     assert rows.ends.of("ann") == [(dot, known)]
     rows.ends.put("ann", dot, None)
     assert rows.ends.of("ann") == []
+
+
+def test_how_large_the_own_log_is_takes_no_more_than_a_record_in_memory() -> None:
+    rows = WrittenRows()
+    node = make_node(0, 2, rows)
+    begin(node, "ann")
+    add(node, ANN, 3)
+    sizes = [(number, len(text)) for number, text in sorted(rows.log.of(node.incarnation))]
+    found = iter(rows.log_sizes(node.incarnation))
+    assert next(found) == sizes[0]  # read as it is asked for
+    assert list(found) == sizes[1:]

@@ -20,6 +20,7 @@ from tidemq.broker import Broker
 from tidemq.client import Client, PublishError
 from tidemq.cluster.host import ClusterHost
 from tidemq.config import Config
+from tidemq.errors import ClusterError
 from tidemq.store import Store
 
 SUSPECT_S = 10.0  # tests run beside others, and a node that is slow is not dead
@@ -358,3 +359,13 @@ async def test_retained_messages_are_on_all_nodes(cluster: Cluster) -> None:
             assert await receive(cem) == b"kept"
         await bob.publish("r/1", b"", qos=1, retain=True)
         await until(lambda: retained(two) == retained(three) == 0)
+
+
+async def test_an_address_that_is_none_is_refused_and_others_are_met_all_the_same(cluster: Cluster) -> None:
+    await cluster.start("one")
+    host = cluster.hosts["one"]
+    for _ in range(2):  # as often as that node says it
+        with pytest.raises(ClusterError, match="no address"):
+            host.meet(7, "no address")
+    await cluster.start("two")
+    await until(lambda: cluster.reached("one") == 1)

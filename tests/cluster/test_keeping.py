@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -20,6 +21,7 @@ from tidemq.broker import Broker
 from tidemq.client import Client
 from tidemq.cluster.group_members import AGAIN_S
 from tidemq.cluster.keeping import ClusterKeeper
+from tidemq.cluster.operations import Remove
 from tidemq.cluster.promises import UNDER_WAY_MAX
 from tidemq.config import Config
 from tidemq.errors import StoreError
@@ -461,3 +463,72 @@ def check_store(store: RocksDBStore, nodes: Nodes, name: str) -> None:
         assert ids == {key for key, _ in store.scan("payload")}
 
     nodes.ask(name, look)
+
+
+@pytest.mark.parametrize("who", ["one", "two"])
+async def test_a_batch_that_is_in_the_store_although_its_sync_failed_is_known_to_all(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """Of its own, which no client asked for, or of what the other node has done."""
+    await nodes.meet("one", "two")
+    async with client(nodes.brokers["one"], "ann") as ann:
+        await ann.subscribe("$share/g/b/#", qos=1)
+    await publish_all(nodes.brokers["one"], "b/1", [b"goes", b"stays"])
+    await until(lambda: nodes.agree("one", "two"))
+    failed = threading.Event()
+
+    def fails() -> None:
+        monkeypatch.undo()
+        failed.set()
+        raise OSError(errno.EIO, "the sync fails")
+
+    def remove(keeper: ClusterKeeper, fails: Callable[[], None] | None) -> None:
+        owner, message_id, _ = min(keeper.rows.entries.all(), key=lambda each: each[1])
+        if fails is not None:
+            monkeypatch.setattr(nodes.stores["one"], "_sync_logs", fails)
+        try:
+            keeper._write([Remove(owner, message_id)])
+        except StoreError:
+            keeper.rows.discard()  # as between two pieces of work
+
+    if who == "one":
+        nodes.ask("one", lambda keeper: remove(keeper, fails))
+    else:
+        monkeypatch.setattr(nodes.stores["two"], "_sync_logs", fails)
+        nodes.ask("one", lambda keeper: remove(keeper, None))
+    await until(failed.is_set)
+    async with client(nodes.brokers["one"], "bob") as bob:
+        await bob.subscribe("c", qos=1)
+    await until(lambda: nodes.agree("one", "two"), "both have the same")
+    assert nodes.count("one", "entry") == 1
+    for name in ("one", "two"):
+        check_store(nodes.stores[name], nodes, name)
+
+
+async def test_what_a_node_did_last_is_given_to_others_when_it_is_forgotten(nodes: Nodes) -> None:
+    """One dies with a record of which there was no copy yet, when three was away."""
+    await nodes.meet("one", "two", "three", suspect_s=1.5)
+    names = {keeper.node.incarnation: name for name, keeper in nodes.keepers.items()}
+    dead, taker, away = (names[each] for each in sorted(names))  # as the ring goes
+    async with client(nodes.brokers[dead], "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two", "three"))
+    await nodes.stop(away)
+    async with client(nodes.brokers[dead], "bob") as bob:
+        await bob.publish("a/1", b"1", qos=1)
+        await until(lambda: nodes.agree(dead, taker))
+        nodes.links.copying = False
+        await bob.publish("a/1", b"2", qos=1)  # acknowledged, for the next one has applied it
+    await until(lambda: nodes.count(taker, "entry") == 2)
+    gone = nodes.keepers[dead].node.incarnation
+    nodes.links.cut.add(gone)
+    await until(lambda: gone in nodes.ask(taker, lambda keeper: set(keeper.moves.orphans.settled)))
+    nodes.ask(
+        taker,
+        lambda keeper: keeper.membership.forget(dead, time.monotonic(), keeper.moves.orphans.settled),
+    )
+    await until(lambda: gone in nodes.ask(taker, lambda keeper: set(keeper.membership._dropped)))
+    nodes.links.copying = True
+    await nodes.start(away, suspect_s=1.5)
+    await until(lambda: nodes.agree(taker, away))
+    assert nodes.count(away, "entry") == 2

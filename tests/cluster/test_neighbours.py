@@ -9,10 +9,11 @@ import pytest
 from waiting import wait_until
 
 from tidemq.cluster import flushes, neighbours
+from tidemq.cluster.interest import COUNT_MAX, GONE, encode_interest, parse_interest
 from tidemq.cluster.mailboxes import BATCH, FLUSH, FLUSHED, INTEREST, LIVES_BITS, PART, Outgoing
 from tidemq.cluster.neighbours import ANSWER, LETTER, Neighbours
 from tidemq.engine.door.node_access import NODES_MAX
-from tidemq.errors import RefusedError, UsageError
+from tidemq.errors import ClusterError, RefusedError, UsageError
 
 TWO, THREE = 2, 3  # nodes
 
@@ -483,3 +484,42 @@ def flushed(node: Node) -> list[int]:
 def _few_filters_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbours, "FILTERS_AT_ONCE", 2)
     monkeypatch.setattr(flushes, "SETTLE_S", 0.0)
+
+
+NOT_WANTED = [
+    b"",
+    b"5",
+    b"null",
+    b"[" * 100_000,
+    b'["a"]',
+    b'[["a"]]',
+    b'[["a",null]]',
+    b'[["a",true]]',
+    b'[["a",1.5]]',
+    b'[["a",1e999]]',
+    b'[["a",-2]]',
+    b'[["a",%d]]' % (COUNT_MAX + 1),
+    b"[[1,1]]",
+    b"\xff",
+]
+
+
+@pytest.mark.parametrize("body", NOT_WANTED, ids=lambda body: str(body[:20]))
+def test_what_is_no_list_of_filters_is_refused(body: bytes) -> None:
+    with pytest.raises(ClusterError):
+        parse_interest(body)
+
+
+def test_what_a_node_wants_is_read_as_it_was_written() -> None:
+    changes = [("a/#", 0), ("$share/g/b", COUNT_MAX), ("\u00e9", GONE)]
+    assert parse_interest(encode_interest(changes)) == changes
+
+
+@pytest.mark.parametrize(("kind", "body"), [(INTEREST, b"5"), (FLUSH, b"\xff" * 9), (99, b"")])
+def test_a_letter_that_is_none_is_refused_and_counted_and_the_thread_goes_on(kind: int, body: bytes) -> None:
+    node = Node()
+    letter = Outgoing(1 << LIVES_BITS)
+    letter.put(kind, body)
+    node.take(letter)
+    assert node.neighbours.counts["cluster_letters_refused"] == 1
+    node.turn()

@@ -148,8 +148,10 @@ class Exchange:
         self._fetch(now, unread=unread)
         if self.node.members.has_met_all(now):  # or what a node lacks that was just met would be gone
             self.node.tidy()
-        for kept in (self._recent, self._given):
-            kept.keep(self.node.members.incarnations)
+        members = self.node.members.incarnations
+        self._given.keep(members)
+        # what a node did last that is a member no more may be nowhere else, and others may lack it
+        self._recent.keep({*members, *(each for each, _, _ in self.node.rows.struck.all())})
         self._links.trim(self.node.stability.first - 1)
 
     def _others(self, now: float) -> list[int]:

@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import logging
 import math
+import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future
@@ -66,6 +67,7 @@ class ClusterHost:
         self._access: StoreAccess | None = None
         self._neighbours: Neighbours | None = None
         self._addresses: dict[int, str] = {}
+        self._meets = threading.Lock()  # for the keeper and the transport
         self._others: list[str] = []  # where other nodes may be reached
         self._heartbeats: Heartbeats | None = None
         self._draining: asyncio.Task[None] | None = None  # None: the node stays
@@ -265,8 +267,12 @@ class ClusterHost:
             return []
         if self._draining is not None:
             return ["this node leaves the cluster: clients are to use another one"]
-        pauses = [keeper.minority.problem] if keeper.minority.pauses else []
-        return [*pauses, *([keeper.promises.problem] if keeper.promises.refuses else [])]
+        problems = [
+            self._neighbours.problem if self._neighbours is not None else "",
+            keeper.minority.problem,
+            keeper.promises.problem if keeper.promises.refuses else "",
+        ]
+        return [each for each in problems if each]
 
     def counts(self) -> dict[str, int]:
         """As in `Clustering`."""
@@ -294,9 +300,11 @@ class ClusterHost:
             return
         if self.keeper.membership.has_left(incarnation):
             return  # it may be there for a while yet, and then it is not
-        if self._addresses.get(incarnation) != address:
-            self._addresses[incarnation] = address
-            self._transport_of_now().set_peers(dict(self._addresses))
+        with self._meets:
+            if self._addresses.get(incarnation) != address:
+                known = {**self._addresses, incarnation: address}
+                self._transport_of_now().set_peers(known)
+                self._addresses = known
 
     def greet(self, incarnation: int) -> None:
         """As in `Links`."""
@@ -383,9 +391,11 @@ class ClusterHost:
 
     def drop(self, incarnation: int) -> None:
         """As in `Links`."""
-        self._addresses.pop(incarnation, None)
+        with self._meets:
+            self._addresses.pop(incarnation, None)
+            if self._transport is not None:
+                self._transport.set_peers(dict(self._addresses))
         if self._transport is not None:
-            self._transport.set_peers(dict(self._addresses))
             self._transport.end_copies(incarnation)
         if self._neighbours is not None:
             self._neighbours.forget(incarnation)
@@ -438,7 +448,10 @@ class ClusterHost:
 
     def on_met(self, peer: int, address: str) -> None:
         """As in `Events`."""
-        self.meet(peer, address)
+        try:
+            self.meet(peer, address)
+        except ClusterError as error:
+            self._troubles.note(address, str(error), is_logged=True)
 
     def on_problem(self, address: str, text: str) -> None:
         """As in `Events`."""

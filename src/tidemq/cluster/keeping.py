@@ -20,25 +20,26 @@ from tidemq.broker.durability.queue_rows import ID
 from tidemq.broker.plugins.forks import OnForks
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
 from tidemq.cluster import operations as ops
-from tidemq.cluster.conversion import STREAM, Conversion, as_stamp
+from tidemq.cluster.conversion import Conversion, as_stamp
 from tidemq.cluster.draining import Draining
 from tidemq.cluster.exchange import BEAT, FETCH, RECORDS, Exchange
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.identity import Identity
 from tidemq.cluster.inbox import FETCHED, LAST, REACHED, Inbox
 from tidemq.cluster.links import Links
+from tidemq.cluster.loading import Loading
 from tidemq.cluster.members import Heartbeat
 from tidemq.cluster.membership import STRUCK, Membership
 from tidemq.cluster.minority import Minority
 from tidemq.cluster.moves import ASK, KINDS, Moves
 from tidemq.cluster.node import Node
-from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner
+from tidemq.cluster.operations import GROUP, SESSION, Operation
 from tidemq.cluster.promises import Promises
 from tidemq.cluster.records import Record, formats_read
 from tidemq.cluster.refusal import Refusal
 from tidemq.cluster.rejoining import NEW_REJOINS, Returning, begin_anew_if_due, note_struck_off
 from tidemq.cluster.shared_queues import SharedQueues
-from tidemq.cluster.snapshots import UNFINISHED, Giver, Taker, removal
+from tidemq.cluster.snapshots import UNFINISHED, Giver, Taker, remove_rows
 from tidemq.cluster.stored_rows import StoredRows
 from tidemq.cluster.stored_tables import FAMILY
 from tidemq.cluster.survey import Survey
@@ -85,6 +86,7 @@ class ClusterKeeper(Keeper):
         self._links = links
         self.inbox = Inbox(access.poke, self.counts)
         self._left_operations: list[Operation] = []  # of batches that failed, to go before the next
+        self._is_in_doubt = False  # whether the store has the last batch: writing it failed
         self._answers: deque[_Owed] = deque()
         self._kept = 0  # the last record whose promises are kept
         self._refusal = Refusal(self.counts)
@@ -111,7 +113,8 @@ class ClusterKeeper(Keeper):
         self._giver = Giver(self._store, self._data)
         self.verifying = Verifying(self._store, self._links, self.ask)
         if self._store.get(FAMILY, UNFINISHED) is not None:
-            self._store.write([*removal(self._store), (FAMILY, UNFINISHED, None)], sync=True)
+            remove_rows(self._store)
+            self._store.write([(FAMILY, UNFINISHED, None)], sync=True)
         incarnation = int.from_bytes(self._store.get("meta", b"incarnation") or b"")
         boot = int.from_bytes(self._store.get(FAMILY, b"b") or b"") + 1
         if boot == 1 and any(next(iter(self._store.scan(each)), None) for each in ("session", "retained")):
@@ -127,8 +130,9 @@ class ClusterKeeper(Keeper):
         self._follow_format(time.monotonic())
         self._links.use_format(self.node.format)
         self._access.raise_queues(self._numbers)
-        self._load_sessions(self.node.incarnation)
-        self._load_shared()
+        loading = Loading(self._store, self._access, self.node, self.conversion, self._set_aside)
+        loading.load_sessions()
+        loading.load_shared(self.shared.let_go)
         self._load_each("retained", self._access.load_retained)
         self._load_queues()
         self._access.ask_for_sessions()
@@ -225,47 +229,6 @@ class ClusterKeeper(Keeper):
         self._numbers += 1
         return self._numbers
 
-    def _is_there(self, client: str, topic_filter: str) -> bool:
-        """Whether a subscription is one of the client's present session's; those of streams all are."""
-        return topic_filter.startswith(STREAM) or self.rows.subscription(client, topic_filter) is not None
-
-    def _load_sessions(self, incarnation: int) -> None:
-        access, here = self._access, set()
-        for client, _, session in self.rows.sessions.all():
-            key = client.encode()
-            value = self._store.get("session", key)
-            if session.row.home != incarnation or value is None:
-                continue
-            if not access.load_session(key, value, unasked=session.row.unasked):
-                self._set_aside("session", [key])
-                continue
-            here.add(key)
-            self.conversion.know(int.from_bytes(value[:8]), Owner(SESSION, client), session.row)
-            if self.node.is_recent(session.row.epoch):
-                self.node.sharing.begin(client)
-        ended = {client.encode() for client, _, _ in self.rows.ends.all()}
-        corrupt = []
-        for key, value in self._store.scan("subscription"):
-            name = key[2 : 2 + int.from_bytes(key[:2])]
-            if name in ended and not self._is_there(name.decode(), key[2 + len(name) :].decode()):
-                continue
-            if name in here and not access.load_subscription(key, value):
-                corrupt.append(key)
-        self._set_aside("subscription", corrupt)
-        self._load_received()
-
-    def _load_received(self) -> None:
-        for key, value in self._store.scan("received"):
-            if self.conversion.owner(int.from_bytes(key[:8])) is not None:
-                self._access.load_received(key + value)
-
-    def _load_shared(self) -> None:
-        """Where a group has no members here, other nodes may have some."""
-        for key, value in self._store.scan("shared"):
-            self.conversion.know(int.from_bytes(key), Owner(GROUP, value.decode()))
-            if not self._access.load_shared(key, value):
-                self.shared.let_go(int.from_bytes(key))
-
     def _queue_rows(self) -> Iterator[Row]:
         for key, value in self._store.scan("queue"):
             if self.conversion.owner(int.from_bytes(key[:8])) is not None:
@@ -308,13 +271,26 @@ class ClusterKeeper(Keeper):
         return [*self._record(operations), *plain, *meta], []
 
     def _record(self, operations: list[Operation]) -> list[Write]:
-        """The writes of one batch of this node's own."""
+        """The writes of one batch of this node's own. StoreError as `_end_doubt`."""
+        self._end_doubt()
         if operations:
             self.node.write(operations)
-        return self.rows.take_changes()
+        writes = self.rows.take_changes()
+        self._is_in_doubt = bool(writes)  # until they have been written
+        return writes
+
+    def _end_doubt(self) -> None:
+        """The store may have a batch although writing it failed: then a record with its number would be
+        another one here than on other nodes. StoreError where the store takes no writes yet.
+        """
+        if self._is_in_doubt:
+            self._store.write([("meta", b"probe", b"")], sync=False)  # it mends itself, and reads its log
+            self.rows.read_again()
+            self._is_in_doubt = False
 
     def _saved(self) -> None:
         """What is to be known of a batch when the store has it, durably."""
+        self._is_in_doubt = False
         self.rows.confirm()
         self._left_operations.clear()
         self.node.applier.added += self.conversion.came
@@ -328,6 +304,7 @@ class ClusterKeeper(Keeper):
         writes = [*self._record(operations), *plain]
         if writes:
             self._store.write(writes, sync=True)
+            self._is_in_doubt = False
             self.rows.confirm()
             self._tell()
 
@@ -487,7 +464,8 @@ class ClusterKeeper(Keeper):
                 return
             self._taker = Taker(giver, self._new_number)
             self._access.refuse(IMPLEMENTATION_SPECIFIC_ERROR)  # what is stored now would be overwritten
-            self._store.write([*removal(self._store), (FAMILY, UNFINISHED, b"")], sync=True)
+            self._store.write([(FAMILY, UNFINISHED, b"")], sync=True)
+            remove_rows(self._store)
             _log.warning("this node takes over what %016x has", giver)
         for source, body in pieces:
             if source == self._taker.giver:
@@ -570,6 +548,7 @@ class ClusterKeeper(Keeper):
             return  # what is left comes first
         self.rows.discard()
         try:
+            self._end_doubt()
             self._errands.answer()
             now = time.monotonic()
             self._hear()

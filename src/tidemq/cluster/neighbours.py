@@ -6,7 +6,6 @@ of them. A node has a slot of the engine's until it is a member no more.
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import threading
@@ -18,6 +17,7 @@ from math import inf
 
 from tidemq.cluster.flushes import SETTLE_S, Flushes
 from tidemq.cluster.holding import Holding
+from tidemq.cluster.interest import GONE, Interest, encode_interest, parse_interest
 from tidemq.cluster.mailboxes import (
     BATCH,
     FLUSH,
@@ -36,10 +36,6 @@ LETTER, ANSWER = "letter", "letter-answer"
 KINDS = (LETTER, ANSWER)
 SHARED = "$share/"
 TURN_S = 0.02  # between two looks at what this node wants, and at what is to be sent again
-Interest = dict[str, int]
-"""Filters that somebody has; of a shared group, how many of its members are online, else 0."""
-
-GONE = -1  # in place of a number: nobody has it any more
 CAME_MAX = 4096  # messages that wait
 FILTERS_AT_ONCE = 5000  # in one letter
 
@@ -106,6 +102,7 @@ class Neighbours:
         self._free = [(-inf, slot) for slot in range(NODES_MAX)]  # since when
         self._interest: Interest = {}
         self._closes = False
+        self.problem = ""  # why no messages go to other nodes any more
         self.counts: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._run, name="tidemq-neighbours", daemon=True)
 
@@ -243,6 +240,7 @@ class Neighbours:
                 self.turn(taken)
         except Exception:  # noqa: BLE001 - the thread ends, and says so
             if not self._closes:
+                self.problem = "messages do not reach other nodes any more, see the log: start the node again"
                 _log.exception("messages do not reach other nodes any more")
 
     def begin(self) -> None:
@@ -453,7 +451,7 @@ class Neighbours:
 
     def _put_interest(self, node: Neighbour, changes: list[tuple[str, int]]) -> None:
         for at in range(0, len(changes), FILTERS_AT_ONCE):
-            node.outgoing.put(INTEREST, json.dumps(changes[at : at + FILTERS_AT_ONCE]).encode())
+            node.outgoing.put(INTEREST, encode_interest(changes[at : at + FILTERS_AT_ONCE]))
 
     def _tell_interest(self) -> None:
         said = self._access.interest_changes()
@@ -537,6 +535,8 @@ class Neighbours:
                 self._part(source, node)
             return True
         if letter.kind in (FLUSH, FLUSHED):
+            if len(letter.body) != 8:
+                raise ClusterError(f"the number of a flush has {len(letter.body)} bytes, not 8")
             number = int.from_bytes(letter.body)
             with self._lock:
                 if letter.kind == FLUSH:
@@ -546,7 +546,7 @@ class Neighbours:
             return True
         if letter.kind != INTEREST:
             raise ClusterError(f"a letter of the kind {letter.kind}; {BATCH} to {PART} are known")
-        changes = [(str(text), int(count)) for text, count in json.loads(letter.body)]
+        changes = parse_interest(letter.body)
         known = dict(changes)
         node.doubtful.difference_update(known)
         if not changes:  # that was all; what it wanted all the time it has got all the time

@@ -104,6 +104,10 @@ class Owners:
         self._changed.clear()
         self._expected.clear()
 
+    def read_again(self) -> None:
+        """Nothing is remembered of what the store has."""
+        self._numbers.clear()
+
     def _remember(self, owner: Owner, numbers: tuple[int, ...]) -> None:
         self._numbers[owner] = numbers
         while len(self._numbers) > REMEMBERED_MAX:

@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterator
 from tidemq.cluster import operations as ops
 from tidemq.cluster.forms import Reader, decode, encode
 from tidemq.cluster.operations import GROUP, Operation, Owner, Stamp
-from tidemq.cluster.snapshots import ASIDE, REJOINS, STRUCK_OFF, UNFINISHED
+from tidemq.cluster.snapshots import ASIDE, REJOINS, STRUCK_OFF, UNFINISHED, write_in_pieces
 from tidemq.cluster.stored_rows import StoredRows
 from tidemq.cluster.stored_tables import FAMILY, tuple_layout
 from tidemq.cluster.vectors import Vector, has_seen
 from tidemq.store import Store, Write
 
 NEW_REJOINS = REJOINS + b"n"  # the same row, when the node has become another one
-ROWS_AT_ONCE = 4096  # that are put aside in one batch
 ADDED_AT_ONCE = 256  # entries that come back between two pieces of work
 ADDED_BYTES = 512 << 10  # of their messages, and one message more
 
@@ -67,30 +66,31 @@ def _has_left(store: Store) -> bool:
 
 
 def _begin_anew(store: Store, addresses: bytes) -> None:
-    gone: list[Write] = [(family, key, None) for family in ("log", "shared") for key, _ in store.scan(family)]
+    gone = ((family, key, None) for family in ("log", "shared") for key, _ in store.scan(family))
+    write_in_pieces(store, gone)  # of no use from now on, and done again where this does not get any further
     own = (b"b", b"c", REJOINS, STRUCK_OFF)
-    gone += [("meta", b"incarnation", None), *((FAMILY, key, None) for key in own)]
-    store.write([*gone, (FAMILY, NEW_REJOINS, addresses), (FAMILY, UNFINISHED, b"")], sync=True)
+    last: list[Write] = [("meta", b"incarnation", None), *((FAMILY, key, None) for key in own)]
+    store.write([*last, (FAMILY, NEW_REJOINS, addresses), (FAMILY, UNFINISHED, b"")], sync=True)
 
 
 def _put_aside(store: Store, known: Vector) -> int:
     """All entries of which no record is among those that are known. May be done again."""
     rows = StoredRows(store, lambda: 0)
-    writes: list[Write] = []
     count = 0
-    for owner, message_id, entry in rows.entries.all():
-        shown = rows.shown(owner, entry)
-        if not shown or any(has_seen(known, each.dot) for each in entry.adds):
-            continue
-        payload = rows.payloads.get(message_id, None)
-        if payload is not None:
-            key = ASIDE + encode("stamp owner", message_id, owner)
-            writes.append((FAMILY, key, encode(_ADDED, *shown[0].fields) + encode("bytes", payload.message)))
-            count += 1
-        if len(writes) >= ROWS_AT_ONCE:
-            store.write(writes, sync=False)
-            writes = []
-    store.write(writes, sync=True)
+
+    def writes() -> Iterator[Write]:
+        nonlocal count
+        for owner, message_id, entry in rows.entries.all():
+            shown = rows.shown(owner, entry)
+            if not shown or any(has_seen(known, each.dot) for each in entry.adds):
+                continue
+            payload = rows.payloads.get(message_id, None)
+            if payload is not None:
+                count += 1
+                key = ASIDE + encode("stamp owner", message_id, owner)
+                yield FAMILY, key, encode(_ADDED, *shown[0].fields) + encode("bytes", payload.message)
+
+    write_in_pieces(store, writes())
     return count
 
 

@@ -220,6 +220,10 @@ class Rows(ABC):
                 self.removed.put(owner, message_id, None)
         return held
 
+    def log_sizes(self, incarnation: int) -> Iterator[tuple[int, int]]:
+        """The records of a log and their bytes, in order; one by one, for it may be larger than memory."""
+        return ((number, len(text)) for number, text in sorted(self.log.of(incarnation)))
+
     def is_hidden(self, client: str, dot: Dot) -> bool:
         """Whether a row that this record made went with the end of a session."""
         return any(end.hides(dot) for _, end in self.ends.of(client))

@@ -8,9 +8,10 @@ and so no node has dropped any of them.
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tidemq.cluster.conversion import STREAM
@@ -27,6 +28,7 @@ IDLE_S = 60.0  # after which a copy that nobody asks for goes
 AGAIN_S = 3.0  # without an answer
 REJOINS = b"j"  # in the family `cluster`, of a node that has left: where the others were, a line each
 UNFINISHED = b"w"  # likewise: a snapshot has begun and not ended
+ROWS_AT_ONCE = 4096  # in one batch, of what may be any number
 # likewise: somebody says that this node is no member; what that one has applied, and addresses
 STRUCK_OFF = b"y"
 ASIDE = b"v"  # likewise: entries of queues that a node had before it began anew, and nobody else
@@ -198,9 +200,24 @@ class Taker:
         return family, key, value
 
 
-def removal(store: Store) -> Iterator[Write]:
-    """The writes that remove what a snapshot that was not ended has left."""
-    for family in FAMILIES:
-        for key, _ in store.scan(family):
-            if family != FAMILY or key[:1] not in _OWN:
-                yield family, key, None
+def remove_rows(store: Store) -> None:
+    """Removes what a snapshot that was not ended has left. While `UNFINISHED` is there, which stays, each
+    start goes on with it.
+    """
+    write_in_pieces(
+        store,
+        (
+            (family, key, None)
+            for family in FAMILIES
+            for key, _ in store.scan(family)
+            if family != FAMILY or key[:1] not in _OWN
+        ),
+    )
+
+
+def write_in_pieces(store: Store, writes: Iterable[Write]) -> None:
+    """However many there are; durable when it returns."""
+    left = iter(writes)
+    while piece := list(itertools.islice(left, ROWS_AT_ONCE)):
+        store.write(piece, sync=False)
+    store.sync()

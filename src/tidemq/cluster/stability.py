@@ -86,8 +86,8 @@ class Stability:
         self._round: _Round | None = None  # that has begun and is not over
         self._looked: dict[str, tuple[Stamp, bool]] = {}  # at those of ended sessions so far; is any left
         self.log_size = LogSize()
-        for number, text in sorted(rows.log.of(own)):
-            self.log_size.add(number, len(text))
+        for number, size in rows.log_sizes(own):
+            self.log_size.add(number, size)
         self.first = self.log_size.first or applied + 1  # of the own log
         self._first_before = self.first  # as it was before the last `collect`
 

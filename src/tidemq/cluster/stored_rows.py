@@ -347,6 +347,7 @@ class StoredRows(Rows):
         self.owners = Owners(store, new_number)
         self._sessions = SessionLayout(store, self.owners)
         self._entries = EntryLayout(store, self.owners, lambda *entry: bool(self.shown(*entry)))
+        self._log: PlainLayout[int, int, bytes] = PlainLayout(store, b"", ("Q", "Q", "bytes"), family="log")
         self._tables: list[StoredTable[Any, Any, Any]] = []
         self._standings: dict[str, Standing | None] = {}  # as the store has them
 
@@ -366,7 +367,7 @@ class StoredRows(Rows):
             subscriptions=made(StoredTable(SubscriptionLayout(store))),
             retained=made(StoredTable(RetainedLayout(store))),
             gone=made(StoredTable(PlainLayout(store, b"g", ("text", "text?", "dot")))),
-            log=made(StoredTable(PlainLayout(store, b"", ("Q", "Q", "bytes"), family="log"))),
+            log=made(StoredTable(self._log)),
             applied=made(KeptTable(tuple_layout(store, b"a", ("Q", "", "Q digest")))),
             members=made(KeptTable(PlainLayout(store, b"m", ("Q", "", "text")))),
             struck=made(KeptTable(tuple_layout(store, b"k", ("Q", "", "text Q")))),
@@ -419,6 +420,10 @@ class StoredRows(Rows):
         work = RunRows(run.text, encode("dot", dot), seen, self._newest, self._pending, around)
         while left := work.go_on():
             yield left
+
+    def log_sizes(self, incarnation: int) -> Iterator[tuple[int, int]]:
+        """As in `Rows`, as of the last `confirm`."""
+        return ((number, len(text)) for number, text in self._log.load_each(incarnation))
 
     def homes(self) -> Iterator[tuple[str, int]]:
         """As in `Rows`, without the sessions' own rows."""
@@ -539,6 +544,15 @@ class StoredRows(Rows):
         for each in self._tables:
             each.discard()
         self.owners.forget_changes()
+
+    def read_again(self) -> None:
+        """What is remembered of the store is as that has it, where it is open whether that has what was
+        discarded last.
+        """
+        self._standings.clear()
+        self.owners.read_again()
+        for each in self._tables:
+            each.read_again()
 
     def _changed(self, table: Any) -> list[str]:
         changed: list[str] = table.changed

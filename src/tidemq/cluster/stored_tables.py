@@ -102,15 +102,25 @@ class StoredTable(Generic[A, B, V]):
         """What has been changed is not."""
         self._changed.clear()
 
+    def read_again(self) -> None:
+        """What is remembered of the store, after a `discard`, is as that has it."""
+
 
 class KeptTable(StoredTable[A, B, V]):
     """A small table, in memory too: it is read once."""
 
     def __init__(self, layout: Layout[A, B, V]) -> None:
         self._kept: dict[A, dict[B, V]] = {}
-        for first, second, value in layout.load_all():
-            self._kept.setdefault(first, {})[second] = value
+        self._stored = layout
+        self.read_again()
         super().__init__(KeptLayout(layout, self._kept))
+
+    def read_again(self) -> None:
+        """As in `StoredTable`."""
+        rows = list(self._stored.load_all())
+        self._kept.clear()
+        for first, second, value in rows:
+            self._kept.setdefault(first, {})[second] = value
 
     def confirm(self) -> None:
         """As in `StoredTable`."""
@@ -169,6 +179,10 @@ class SparseTable(StoredTable[A, B, V]):
         for first in self.changed:
             self._looked_at.pop(first, None)
         super().discard()
+
+    def read_again(self) -> None:
+        """As in `StoredTable`. What was put and then discarded is among the first keys still."""
+        self._looked_at.clear()
 
 
 class NotedTable(StoredTable[A, B, V]):
