@@ -8,15 +8,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster.processes.clock import Clock, compile_clock
 from waiting import WAIT_S, until
 
-from tidemq.client import Client, PublishError, Will
+from tidemq.client import Client, Properties, PublishError, Will
 from tidemq.errors import TideMQError
 from tidemq.store.rocksdb import RocksDBStore
 from tidemq.testing.ports import free_port
@@ -217,3 +219,38 @@ async def test_a_node_whose_clock_is_wrong_is_refused_until_it_is_right(
     assert "is ready on" not in two.log.read_text()
     clock.set(0.0)
     await until(lambda: "is ready on" in two.log.read_text())
+
+
+async def test_what_expires_does_so_as_much_too_early_or_too_late_as_clocks_are_apart(
+    nodes: list[Node], tmp_path: Path
+) -> None:
+    """As docs/cluster.md says: by the clock of the node where it is, and not by more."""
+    one, two, _ = nodes
+    (tmp_path / "cluster.toml").write_text("cluster_suspect_s = 10.0\ncluster_skew_s_max = 120.0\n")
+    clock = Clock(compile_clock(tmp_path), tmp_path / "clock")
+    clock.set(60.0)  # two is ahead
+    two.environment = clock.environment
+    await one.start()
+    await two.start()
+    more: dict[str, Any] = {"client_id": "ann", "clean_start": False, "session_expiry_s": 3600}
+    begun = time.monotonic()
+
+    async def publish_one(node: Node, payload: bytes, expiry_s: int) -> None:
+        async with Client(node.url) as bob:
+            await bob.publish("a/1", payload, qos=1, properties=Properties(message_expiry_s=expiry_s))
+
+    async def left_s(node: Node, payload: bytes) -> float:
+        """Of this message, and for how long it had been there at most."""
+        async with Client(node.url, **more) as ann, asyncio.timeout(WAIT_S):
+            while (message := await anext(ann.messages)).payload != payload:
+                assert message.payload != b"expired"
+        assert message.properties.message_expiry_s is not None
+        return message.properties.message_expiry_s + time.monotonic() - begun
+
+    async with Client(one.url, **more) as ann:
+        await ann.subscribe("a/#", qos=1)
+    await publish_one(one, b"expired", 30)
+    await publish_one(one, b"early", 500)
+    assert 439 <= await left_s(two, b"early") <= 440 + time.monotonic() - begun
+    await publish_one(two, b"late", 500)
+    assert 559 <= await left_s(one, b"late") <= 560 + time.monotonic() - begun
