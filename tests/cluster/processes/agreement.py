@@ -28,11 +28,11 @@ LATER = {b"r": "queue entries"}
 async def compare(nodes: Nodes, history: History) -> None:
     """All are there, and no client is at work. Fails the history where rows differ, or logs stay long."""
     first = nodes.all[0]
-    await _ask(first, "POST", f"{PATH}/verify", {"wait_s": VERIFY_S})
+    await ask(first, "POST", f"{PATH}/verify", {"wait_s": VERIFY_S})
     found: dict[str, Any] = {}
 
     async def has_ended() -> bool:
-        found.update(await _ask(first, "GET", f"{PATH}/verify"))
+        found.update(await ask(first, "GET", f"{PATH}/verify"))
         return bool(found["outcome"] != "running")
 
     await _until(has_ended, 2 * VERIFY_S)
@@ -41,10 +41,10 @@ async def compare(nodes: Nodes, history: History) -> None:
     for node in nodes:
 
         async def is_trimmed(of: Node = node) -> bool:
-            return bool((await _ask(of, "GET", PATH))["log_records"] == 0)
+            return bool((await ask(of, "GET", PATH))["log_records"] == 0)
 
         if not await _until(is_trimmed, TRIM_S):
-            count = (await _ask(node, "GET", PATH))["log_records"]
+            count = (await ask(node, "GET", PATH))["log_records"]
             history.fail("long log", f"{node.name} still has {count} records {TRIM_S} s after all was done")
     await asyncio.sleep(TIDY_S)
 
@@ -73,7 +73,8 @@ async def _until(is_so: Callable[[], Any], within_s: float) -> bool:
     return await happens(is_so, within_s, poll_s=0.2)
 
 
-async def _ask(node: Node, method: str, path: str, body: dict[str, object] | None = None) -> Any:
+async def ask(node: Node, method: str, path: str, body: dict[str, object] | None = None) -> Any:
+    """What a node answers; AssertionError where it does not."""
     api = Api(f"http://127.0.0.1:{node.admin_port}", "", "")
     try:
         return await asyncio.to_thread(api.ask, method, path, body=body)

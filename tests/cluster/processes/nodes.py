@@ -202,6 +202,12 @@ class Nodes:
             known = len(silent)
             self._see_who_has_met()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all are there, and nothing is done to them."""
+        is_spared = all(each.ended_at < NEVER for each in self._history.faults)
+        return is_spared and not self._open_splits() and all(node.server.serves for node in self)
+
     def _open_splits(self) -> list[Split]:
         return [each for each in self._history.splits if each.met_at == NEVER]
 

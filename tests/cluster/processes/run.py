@@ -16,6 +16,7 @@ from cluster.processes.agreement import PATIENT, compare, look_for_tombstones, w
 from cluster.processes.chaos import CLOCKS, DISKS, FAULTS, IN_SPLITS, SPLITS, Chaos
 from cluster.processes.gaps import excuse
 from cluster.processes.guests import GUESTS, Guest, Host
+from cluster.processes.logs import LogWatch
 from cluster.processes.nodes import Nodes, Route
 from crash.actors import FILTERS, TOPICS, Course, SubscribingActor, random_of
 from crash.client import Publisher, Setting, Subscriber
@@ -119,7 +120,10 @@ class ClusterRun:
             settings, clocks=bool(faults & CLOCKS), disks=bool(faults & DISKS), traced=self.choice.traced
         )
         async with asyncio.TaskGroup() as group:
-            watching = group.create_task(self.server.watch(self.choice.suspect_s))
+            logs = LogWatch(self.server, self.history)
+            watching = [
+                group.create_task(each) for each in (self.server.watch(self.choice.suspect_s), logs.watch())
+            ]
             self.clients.begin(group)
             guests = await self._invite(group)
             chaos = Chaos(
@@ -131,7 +135,8 @@ class ClusterRun:
             await self.clients.drain()
             await self._compare_retained()
             await self._settle()
-            watching.cancel()
+            for each in watching:
+                each.cancel()
             self.clients.end()
             for guest in guests:
                 await guest.end()

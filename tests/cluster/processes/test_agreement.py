@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cluster.processes import agreement
+from cluster.processes import agreement, logs
+from cluster.processes import nodes as processes
 from cluster.processes.agreement import PATH, compare, look_for_tombstones
-from crash.history import History
+from cluster.processes.logs import FEW, LogWatch
+from crash.history import NEVER, History, Split
 
 from tidemq.store.rocksdb import RocksDBStore
 
@@ -19,6 +22,7 @@ class OneNode:
     """As `Nodes`."""
 
     all = (SimpleNamespace(name="broker 1"),)
+    is_whole = True
 
     def __iter__(self) -> Iterator[SimpleNamespace]:
         return iter(self.all)
@@ -35,7 +39,7 @@ async def kinds_of(monkeypatch: pytest.MonkeyPatch, outcome: str, records: list[
             return {"log_records": next(left, records[-1])}
         return {"outcome": next(outcomes) if method == "GET" else "running"}
 
-    monkeypatch.setattr(agreement, "_ask", ask)
+    monkeypatch.setattr(agreement, "ask", ask)
     history = History()
     nodes: Any = OneNode()
     await compare(nodes, history)
@@ -71,3 +75,49 @@ def test_what_is_still_remembered(tmp_path: Path, letter: bytes, patient: bool, 
     node: Any = SimpleNamespace(name="broker 1", data=tmp_path / "node")
     look_for_tombstones(node, history, patient=patient)
     assert [each.kind for each in history.failures] == ["tombstones"] * found
+
+
+@pytest.mark.parametrize(
+    ("counts", "kinds"),
+    [
+        ([500, 900, 400] * 20, []),  # it is trimmed now and then
+        ([FEW] * 60, []),
+        ([FEW + number for number in range(60)], ["long log"] * 4),
+    ],
+)
+async def test_a_log_that_only_grows_while_clients_are_at_work(
+    monkeypatch: pytest.MonkeyPatch, counts: list[int], kinds: list[str]
+) -> None:
+    left = [*counts]
+
+    async def ask(*_: Any) -> Any:
+        if not left:
+            raise EOFError
+        return {"log_records": left.pop(0)}
+
+    monkeypatch.setattr(logs, "ask", ask)
+    monkeypatch.setattr(logs, "LOOK_S", 0.001)
+    monkeypatch.setattr(logs, "GROWS_S", 0.0135)
+    history = History()
+    nodes: Any = OneNode()
+    with pytest.raises(EOFError):
+        await LogWatch(nodes, history).watch()
+    assert [each.kind for each in history.failures] == kinds
+
+
+@pytest.mark.parametrize(("is_apart", "kinds"), [(False, []), (True, ["stalled"])])
+async def test_nodes_that_do_not_meet_after_a_split(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_apart: bool, kinds: list[str]
+) -> None:
+    monkeypatch.setattr(processes, "MEET_S", 0.3)
+    monkeypatch.setattr(processes, "HEARD_S", 0.1)
+    monkeypatch.setattr(processes, "WATCH_S", 0.05)
+    monkeypatch.setattr(processes.Node, "is_apart", lambda _: is_apart)
+    history = History()
+    split = Split(frozenset({"broker 1"}), history.note("broker 1", "is split from the others"))
+    history.splits.append(split)
+    split.ended_at = history.note("broker 1", "is reached again")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(processes.Nodes(tmp_path, 2, history).watch(3.0), 1.0)
+    assert [each.kind for each in history.failures] == kinds
+    assert (split.met_at == NEVER) == is_apart
