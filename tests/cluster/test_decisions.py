@@ -385,6 +385,28 @@ def test_without_a_copy_it_is_said_after_a_while(degraded: Any, refused: bool) -
     assert not promises.is_degraded
 
 
+@pytest.mark.parametrize(("copy_s", "ends"), [(0.001, True), (0.02, True), (2.0, False)])
+def test_copies_in_time_are_waited_for_again_while_batches_come_one_after_the_other(
+    copy_s: float, ends: bool
+) -> None:
+    """The last one never has a copy when it is settled."""
+    promises = Promises("two", "acknowledge", degraded_s=1.5)
+    under_way: list[tuple[float, int]] = []
+    degraded: list[int] = []
+    for number in range(1, 2001):
+        now = number * 0.005
+        promises.begin(number, now)
+        promises.durable(number)
+        degraded += [each.number for each in promises.take(now) if each.degraded]
+        if now > 3.0:  # the replica is there from now on
+            under_way.append((now + copy_s, number))
+        while under_way and under_way[0][0] <= now:
+            promises.copied(under_way.pop(0)[1])
+        degraded += [each.number for each in promises.take(now) if each.degraded]
+    assert (max(degraded) < 650) == ends
+    assert promises.is_degraded != ends
+
+
 def test_one_copy_is_enough_where_it_was_said_so_and_only_so_many_are_under_way() -> None:
     promises = Promises("one", "refuse")
     for number in range(UNDER_WAY_MAX):

@@ -11,12 +11,13 @@ from typing import Any
 from tidemq.cluster.exchange import BEAT
 
 CAME_MAX = 16_384  # messages of other nodes that wait
+CAME_BYTES_MAX = 256 << 20  # of these, and one message more
 FETCHED, LAST = "fetched", "last"  # what this node has asked for itself
 REACHED = "reached"
 
 
 class Inbox:
-    """`take_…` are for any thread and poke the keeper, all else is for its thread. `counts`:
+    """`take_…` are for the transport's thread and poke the keeper, all else is for its thread. `counts`:
     `cluster_messages_unread`, for which there was no place.
     """
 
@@ -24,6 +25,7 @@ class Inbox:
         self._poke = poke
         self._counts = counts
         self._came: deque[tuple[str, int, Any, float]] = deque()  # kind, whose, body, when
+        self._bytes_in = self._bytes_out = 0  # of all that ever came, and was taken; each on its own thread
         self._copies: deque[tuple[bool, int, int]] = deque()  # whether there or lost, whose, number
         self._seen: set[int] = set()  # messages that were seen out of turn
 
@@ -55,9 +57,11 @@ class Inbox:
 
     def _take(self, message: tuple[str, int, Any]) -> None:
         # a heartbeat that is dropped might be the one that shows that its node is there
-        if len(self._came) >= (2 if message[0] in (BEAT, REACHED) else 1) * CAME_MAX:
+        is_full = len(self._came) >= CAME_MAX or self._bytes_in - self._bytes_out >= CAME_BYTES_MAX
+        if len(self._came) >= 2 * CAME_MAX or (is_full and message[0] not in (BEAT, REACHED)):
             self._counts["cluster_messages_unread"] += 1  # what matters is asked for again
             return
+        self._bytes_in += _bytes_of(message[2])
         self._came.append((*message, time.monotonic()))
         self._poke()
 
@@ -72,7 +76,9 @@ class Inbox:
     def next(self) -> tuple[str, int, Any, float]:
         """The oldest: kind, whose, body, and when it came. There must be one."""
         self._seen.clear()
-        return self._came.popleft()
+        message = self._came.popleft()
+        self._bytes_out += _bytes_of(message[2])
+        return message
 
     def unseen(self, kind: str) -> list[tuple[int, Any]]:
         """All of this kind that wait, each once until `next` is called: whose, and body."""
@@ -84,3 +90,9 @@ class Inbox:
         """What was said of copies: are they there, at whom, and up to (or, lost: from) which record."""
         while self._copies:
             yield self._copies.popleft()
+
+
+def _bytes_of(body: Any) -> int:
+    if isinstance(body, bytes):
+        return len(body)
+    return sum(map(len, body)) if isinstance(body, list) else 0

@@ -44,6 +44,7 @@ class Promises:
         self._degraded = degraded
         self._degraded_s = degraded_s
         self._batches: deque[_Batch] = deque()
+        self._early: deque[_Batch] = deque()  # settled without a copy, not long ago
         self._copied = self._taken = 0  # the last of which there are copies; whose promises are settled
         self.is_degraded = False
 
@@ -83,6 +84,7 @@ class Promises:
 
     def take(self, now: float) -> list[Kept]:
         """Those that are settled now, in order."""
+        self._see_who_came(now)
         kept = []
         while self._batches and (first := self._batches[0]).durable:
             copied = first.number <= self._copied
@@ -94,5 +96,19 @@ class Promises:
             self._batches.popleft()
             self._taken = first.number
             degraded = self._two and not copied
+            if degraded:
+                self._early.append(first)
             kept.append(Kept(first.number, degraded, degraded and self._degraded == "refuse"))
         return kept
+
+    def _see_who_came(self, now: float) -> None:
+        """There are copies in time again where one came in time of a batch that was not waited for. While
+        batches come one after the other, the last one never has a copy when it is settled.
+        """
+        while self._early and (first := self._early[0]):
+            is_old = now - first.begun_at >= self._degraded_s
+            if not is_old and first.number > self._copied:
+                return
+            self._early.popleft()
+            if not is_old:
+                self.is_degraded = False
