@@ -75,6 +75,20 @@ def test_who_has_no_session_any_more_gets_none(converting: Converting) -> None:
     assert converting.conversion.counts["cluster_rows_without_owner"] == 1
 
 
+def test_nor_where_many_are_added_together(converting: Converting) -> None:
+    """Nodes that have forgotten the end by then would have it, and others not."""
+    message = make_message("a", b"x")
+    converting.rows.sessions.put("ann", None, None)
+    converting.rows.sessions.put("bob", None, Session(begun("bob", FIRST, 2), Dot(2, 1)))
+    described = [row(b"ann", FIRST, message), row(b"bob", FIRST), row(b"ann", SECOND, message)]
+    found, _ = converting.conversion.convert(described, {b"ann", b"bob"})
+    operations = [each for one in found if isinstance(one, ops.Run) for each in read_run(one.text)]
+    operations += [one for one in found if not isinstance(one, ops.Run)]
+    added = [(each.owner, each.id) for each in operations if isinstance(each, ops.Add)]
+    assert added == [(Owner(SESSION, "bob"), FIRST)]
+    assert converting.conversion.counts["cluster_rows_without_owner"] == 2
+
+
 def test_a_session_that_was_handed_over_and_has_ended_takes_none(converting: Converting) -> None:
     conversion, message = converting.conversion, make_message("a", b"x")
     for number, client in ((7, "ann"), (8, "böb")):

@@ -181,7 +181,7 @@ class Conversion:
             described = self._each_once(described, elsewhere)
         operations: list[Operation] = []
         at, count, together = 0, len(described), acts is self._acts
-        shared, gone = self._shared_of(described) if together else (set(), set())
+        shared, gone = self._shared_of(described, elsewhere) if together else (set(), set())
         while at < count:
             if together and described[at][0] in IN_RUNS:
                 text, number, at = pack_run(
@@ -197,23 +197,27 @@ class Conversion:
             del self._owners[name]
         return operations, self._plain
 
-    def _shared_of(self, described: Described) -> tuple[set[int | bytes], set[tuple[int | bytes, bytes]]]:
-        """The queues to which another node may add the same; of what is for these what has been removed."""
-        if not self.shared:
-            return set(), set()
+    def _shared_of(
+        self, described: Described, elsewhere: Collection[bytes]
+    ) -> tuple[set[int | bytes], set[tuple[int | bytes, bytes]]]:
+        """The queues to which another node may add the same; what has been removed of what is for these, and
+        what is for nobody.
+        """
         owners: dict[int | bytes, Owner] = {}
-        for number in {row[1] for row in described if row[0] == "add"}:
+        for number in {row[1] for row in described if row[0] == "add"} if self.shared else ():
             owner = self._owners.get(number)
             if owner is not None and owner.kind == SESSION and owner.name in self.shared:
                 owners[number] = owner
-        added = [(row[1], row[2]) for row in described if row[0] == "add" and row[1] in owners]
-        gone = self._rows.which_are_removed(owners, added)
-        over = {number for number, each in owners.items() if self._is_nobody(number, each)}
+        over = {each for each in (*owners, *elsewhere) if self._is_nobody(each, self._owners[each])}
+        if not (owners or over):
+            return set(), set()
+        added = [(row[1], row[2]) for row in described if row[0] == "add"]
+        gone = self._rows.which_are_removed(owners, [each for each in added if each[0] in owners])
         if over:
             puts = (row for row in described if row[0] == "put" and row[1] == "session")
             begun = {key.decode() for _, _, key, value in puts if value is not None}
-            nobody = {each for each in added if each[0] in over and owners[each[0]].name not in begun}
-            self.counts["cluster_rows_without_owner"] += len(nobody)
+            nobody = {each for each in added if each[0] in over and self._owners[each[0]].name not in begun}
+            self.counts["cluster_rows_without_owner"] += sum(each[0] in owners for each in nobody)
             gone |= nobody
         return set(owners), gone
 

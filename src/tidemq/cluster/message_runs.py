@@ -184,7 +184,7 @@ def pack_run(
 ) -> tuple:
     """The run that begins with this row of `StoreWork.described`, how many operations it has, and the row
     after it. `owners`: by queue; `epochs`: of sessions, by client; `shared`: queues to which other nodes may
-    add the same; `gone`: of which queues which messages are known to be removed, which are not for a run;
+    add the same; `gone`: of which queues which messages are removed or for nobody, which are not for a run;
     `brought`: ids of messages that are in the record already, to which those of the run come.
     """
     text: string
@@ -300,9 +300,9 @@ def _append_addition(text, row, owners, epochs, shared, gone):
     key: bytes = row[2]
     if owner is None or len(key) != ID_BYTES:
         return 0
-    is_shared: cython.bint = row[1] in shared
-    if is_shared and (row[1], key) in gone:
+    if gone and (row[1], key) in gone:
         return 0
+    is_shared: cython.bint = row[1] in shared
     _append_head(text, ADD, owner[1])
     ids: tuple = row[7]
     retain: cython.bint = row[4]
