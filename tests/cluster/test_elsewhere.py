@@ -13,7 +13,7 @@ from tidemq.cluster import operations as ops
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.operations import SESSION, Operation, Owner, Stamp
 from tidemq.cluster.records import read_run
-from tidemq.cluster.rows import End, Session, Subscription
+from tidemq.cluster.rows import End, Retained, Session, Subscription
 from tidemq.cluster.sharing import Sharing
 from tidemq.cluster.stored_rows import id_bytes
 from tidemq.cluster.vectors import Dot
@@ -172,3 +172,12 @@ def test_what_expires_is_cleared_with_its_own_time(converting: Converting) -> No
     (cleared,) = converting.convert(("retain", b"t", None, None))
     assert isinstance(cleared, ops.Clear)
     assert cleared.id != SECOND
+
+
+def test_what_was_cleared_since_its_message_came_is_not_retained(converting: Converting) -> None:
+    """A node that has forgotten the removal would have it, and others not."""
+    converting.rows.retained.put("t", None, Retained(SECOND, Dot(2, 1), None))
+    assert converting.convert(("retain", b"t", id_bytes(FIRST) + b"older", None)) == []
+    later = Stamp(SECOND.clock + 1, 1)
+    retained = converting.convert(("retain", b"t", id_bytes(later) + b"newer", None))
+    assert retained == [ops.Retain("t", later, b"newer")]

@@ -343,14 +343,17 @@ class Conversion:
 
     def _retain(self, topic: bytes, value: bytes | None, key: bytes | None) -> Iterator[Operation]:
         """What has gone by itself, as it expired, goes with its own time: what another node has retained in
-        its place stays.
+        its place stays. What was changed elsewhere since its message came is not for a record: nodes may have
+        forgotten by then what cleared it.
         """
         if value is None:
             yield ops.Clear(topic.decode(), self._stamp() if key is None else as_stamp(key))
         else:
             message_id = as_stamp(value[:16])
             self._heard(message_id.clock)  # what clears it is later, also where the engine's ids are ahead
-            yield ops.Retain(topic.decode(), message_id, value[16:])
+            before = self._rows.retained.get(topic.decode(), None)
+            if before is None or before.id < message_id:
+                yield ops.Retain(topic.decode(), message_id, value[16:])
 
     def _put(self, family: str, key: bytes, value: bytes | None) -> Iterator[Operation]:
         return self._puts[family](key, value)
