@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
-from cluster.nodes import Actor, WrittenRows, make_node, say
+from cluster.nodes import Actor, WrittenRows, begun, make_message, make_node, say
 
+from tidemq.cluster import operations as ops
+from tidemq.cluster.memory_rows import MemoryRows
 from tidemq.cluster.node import Node
-from tidemq.cluster.operations import SESSION, Owner, Stamp
+from tidemq.cluster.operations import SESSION, Operation, Owner, Stamp
 from tidemq.cluster.rows import Rows
+from tidemq.cluster.sessions import connect
 from tidemq.cluster.stored_rows import id_bytes
 from tidemq.store.rows import IDLE, PARSERS, RELEASED, parse_queue, parse_session
 
@@ -102,3 +107,36 @@ def test_nodes_agree_whatever_the_order(seed: int) -> None:
         check_rows(rows)
         references = sum(payload.references for _, _, payload in rows.payloads.all())
         assert references == len(list(rows.entries.all()))
+
+
+@pytest.mark.parametrize("make_rows", [MemoryRows, WrittenRows])
+def test_what_a_session_has_received_and_its_will_are_those_of_the_side_that_goes_on(
+    make_rows: Callable[[], Rows],
+) -> None:
+    """Whole, never of both: an identifier that was released and used again would swallow a message."""
+    one, two = (make_node(index, 2, make_rows()) for index in range(2))
+    records: dict[int, list[bytes]] = {1: [], 2: []}
+
+    def write(node: Node, *operations: Operation) -> None:
+        records[node.incarnation].append(node.write(list(operations)).encoded)
+        node.rows.take_changes()
+        node.synced(node.rows.vector)
+
+    mark = {packet_id: 1 << 16 | packet_id for packet_id in (3, 4, 5, 6)}
+    first = one.stamp()
+    write(one, replace(begun("ann", first), will=make_message("w", b"first"), will_delay_s=1))
+    write(one, ops.Receive("ann", first, mark[3]), ops.Receive("ann", first, mark[4]))
+    exchange([one, two], records)
+    write(one, ops.Forget("ann", first, 3), ops.Receive("ann", first, mark[5]))  # on one side
+    then = two.stamp()
+    assert then > first
+    comes = replace(begun("ann", then, 2), begins=False, will=make_message("w", b"then"), will_delay_s=2)
+    write(two, connect(two.rows, comes, clean=False, asked=False))
+    write(two, ops.Forget("ann", then, 4), ops.Receive("ann", then, mark[6]))
+    exchange([one, two], records)
+    for node in (one, two):
+        session = node.rows.sessions.get("ann", None)
+        assert session is not None
+        row = session.row
+        assert (row.home, row.received) == (2, (mark[3], mark[6]))
+        assert (row.will, row.will_delay_s) == (comes.will, 2)
