@@ -505,8 +505,11 @@ async def test_a_batch_that_is_in_the_store_although_its_sync_failed_is_known_to
         check_store(nodes.stores[name], nodes, name)
 
 
-async def test_what_a_node_did_last_is_given_to_others_when_it_is_forgotten(nodes: Nodes) -> None:
-    """One dies with a record of which there was no copy yet, when three was away."""
+@pytest.mark.parametrize("then", ["nothing", "forgets", "starts again", "forgets and starts again"])
+async def test_what_a_node_did_last_is_given_to_those_who_were_away(nodes: Nodes, then: str) -> None:
+    """One dies with a record of which there was no copy yet. Then the only node that has it forgets that one,
+    or is started again.
+    """
     await nodes.meet("one", "two", "three", suspect_s=1.5)
     names = {keeper.node.incarnation: name for name, keeper in nodes.keepers.items()}
     dead, taker, away = (names[each] for each in sorted(names))  # as the ring goes
@@ -523,12 +526,19 @@ async def test_what_a_node_did_last_is_given_to_others_when_it_is_forgotten(node
     gone = nodes.keepers[dead].node.incarnation
     nodes.links.cut.add(gone)
     await until(lambda: gone in nodes.ask(taker, lambda keeper: set(keeper.moves.orphans.settled)))
-    nodes.ask(
-        taker,
-        lambda keeper: keeper.membership.forget(dead, time.monotonic(), keeper.moves.orphans.settled),
-    )
-    await until(lambda: gone in nodes.ask(taker, lambda keeper: set(keeper.membership._dropped)))
+    if "forgets" in then:
+        nodes.ask(
+            taker,
+            lambda keeper: keeper.membership.forget(dead, time.monotonic(), keeper.moves.orphans.settled),
+        )
+        await until(lambda: gone in nodes.ask(taker, lambda keeper: set(keeper.membership._dropped)))
+    if "starts again" in then:
+        await nodes.stop(taker)
+        await nodes.start(taker, suspect_s=1.5)
     nodes.links.copying = True
     await nodes.start(away, suspect_s=1.5)
     await until(lambda: nodes.agree(taker, away))
     assert nodes.count(away, "entry") == 2
+    if "forgets" in then:  # else the dead one is a member, and may come back
+        own = nodes.keepers[taker].node.incarnation
+        await until(lambda: {key[:8] for key, _ in nodes.stores[taker].scan("log")} <= {own.to_bytes(8)})

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from tidemq.cluster.fetching import Fetch, Given, Holder, RecentRecords
+from tidemq.cluster.last_words import LastWords
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import BEAT_S, MEMBERS_MAX, encode_heartbeat, parse_heartbeat
 from tidemq.cluster.membership import STRUCK, struck_word
@@ -66,6 +67,7 @@ class Exchange:
         self._now = now
         self._late_s = 0.0
         self._recent = RecentRecords()
+        self._last_words = LastWords(node)
         self._given = Given()
         self._fetches: dict[int, Fetch] = {}  # what was asked for, by whose it is
         self._applied_by: dict[int, int] = {}  # the last record of this node that others have, by node
@@ -148,11 +150,20 @@ class Exchange:
         self._fetch(now, unread=unread)
         if self.node.members.has_met_all(now):  # or what a node lacks that was just met would be gone
             self.node.tidy()
+            self._last_words.drop_known()
         members = self.node.members.incarnations
         self._given.keep(members)
         # what a node did last that is a member no more may be nowhere else, and others may lack it
         self._recent.keep({*members, *(each for each, _, _ in self.node.rows.struck.all())})
         self._links.trim(self.node.stability.first - 1)
+
+    def keep_last_of(self, dead: Collection[int]) -> None:
+        """Of nodes that have just died what they did last is kept, where a member may lack it."""
+        self._last_words.keep(dead, self._recent)
+
+    def keep_again(self) -> None:
+        """What was kept last may not be stored."""
+        self._last_words.begin_anew()
 
     def _others(self, now: float) -> list[int]:
         return [each for each in self.node.members.live(now) if each != self.node.incarnation]
@@ -316,7 +327,9 @@ class Exchange:
         if incarnation == self.node.incarnation:
             pieces = self._pieces(first, min(last, self.node.durable))
         else:
-            pieces = iter([list(self._recent.find(incarnation, first, last))])
+            found = dict(self._recent.find(incarnation, first, last))
+            found |= self._last_words.find(incarnation, first, last)
+            pieces = iter([sorted(found.items())])
         for piece in pieces:
             if not piece:
                 break

@@ -47,7 +47,7 @@ class Fetch:
         asked, goes_on = gap.first <= self._last, gap.first > self._first
         if asked and goes_on:
             self._first, self._at, self._wait_s = gap.first, now, FETCH_S
-            self._is_answered = True
+        self._is_answered |= goes_on
         wait_s = max(self._wait_s, UNREAD_S_MAX) if unread else self._wait_s
         if asked and now - self._at < wait_s and self._asked in holders:
             return False

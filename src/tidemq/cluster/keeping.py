@@ -553,6 +553,7 @@ class ClusterKeeper(Keeper):
             now = time.monotonic()
             self._hear()
             self._follow_members(now)
+            self.exchange.keep_last_of(self.moves.orphans.settled)
             if self.minority.look(now):
                 self.counts["cluster_pauses"] += 1
                 _log.warning("%s", self.minority.problem)
@@ -572,6 +573,7 @@ class ClusterKeeper(Keeper):
         except StoreError as error:
             self.rows.discard()
             self.node.tidy_again()
+            self.exchange.keep_again()
             self._report("what other nodes did cannot be stored", error)
             time.sleep(RETRY_S)
         if self.inbox or self.node.incoming.is_ready:

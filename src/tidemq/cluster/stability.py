@@ -108,6 +108,11 @@ class Stability:
         """Whether a member has applied this record of this node, and what it did until it said so is here."""
         return self._known.get(member, {}).get(self._own, 0) >= number
 
+    def is_known(self, incarnation: int, number: int, members: Iterable[int]) -> bool:
+        """Whether all of these, but for the node itself, are known to have this record of a node."""
+        others = (each for each in members if each not in (self._own, incarnation))
+        return all(self._known.get(each, {}).get(incarnation, 0) >= number for each in others)
+
     def waits_for(self, member: int) -> bool:
         """Whether a member is not known to have the first record of this node's log."""
         return self._known.get(member, {}).get(self._own, 0) < self.first

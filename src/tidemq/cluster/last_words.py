@@ -1,0 +1,54 @@
+"""What nodes did last before they died: kept in this node's log, next to its own records, for members that
+are away. Nobody's server may have had copies of it, and this node may be started again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tidemq.cluster.fetching import RecentRecords
+from tidemq.cluster.node import Node
+
+
+class LastWords:
+    """Of one node; on the keeper's thread. What is put becomes durable with the next batch."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._dead: set[int] = set()  # of whom it has been kept
+        rows = node.rows
+        known = {who for who, _, _ in [*rows.members.all(), *rows.struck.all()]} - {node.incarnation}
+        self._kept = {each for each in known if rows.log.has(each)}
+
+    def keep(self, dead: Collection[int], recent: RecentRecords) -> None:
+        """Of those who have died since the last time; what is among the `recent`, and applied."""
+        rows = self._node.rows
+        for each in set(dead) - self._dead:
+            applied = rows.vector.get(each, 0)
+            if self._node.stability.is_known(each, applied, self._node.members.incarnations):
+                continue
+            for number, text in recent.find(each, 1, applied):
+                rows.log.put(each, number, text)
+                self._kept.add(each)
+        self._dead = set(dead)
+
+    def begin_anew(self) -> None:
+        """The last batch is not stored: all is done again."""
+        self._dead.clear()
+
+    def find(self, incarnation: int, first: int, last: int) -> dict[int, bytes]:
+        """Of a node's last records those between these numbers."""
+        if incarnation not in self._kept:
+            return {}
+        rows = self._node.rows.log.of(incarnation)
+        return {number: text for number, text in rows if first <= number <= last}
+
+    def drop_known(self) -> None:
+        """What all members have goes."""
+        log, stability = self._node.rows.log, self._node.stability
+        for each in list(self._kept):
+            numbers = [number for number, _ in log.of(each)]
+            if stability.is_known(each, max(numbers, default=0), self._node.members.incarnations):
+                for number in numbers:
+                    log.put(each, number, None)
+                self._kept.discard(each)
