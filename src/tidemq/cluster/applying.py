@@ -59,7 +59,7 @@ class Applier:
         self.forks: list[str] = []  # clients whose sessions two nodes have had, whichever goes on
         self.subscriptions: list[tuple[str, str]] = []  # of whom, to which filters
         self.overruled: dict[str, ops.PutSession] = {}  # of `home`, as they were before that
-        self.shadowed: dict[tuple[str, str], Subscription] = {}  # of `home`, by client and filter; see below
+        self.shadowed: dict[tuple[str, str], Subscription] = {}  # of `home`, to be made again
         self._messages: dict[Stamp, bytes] = {}
         self._runs: list[ops.Run] = []  # of this record, whose messages are not among these
         self._forks: dict[str, Dot] = {}  # by client: what went on, of forks that were counted

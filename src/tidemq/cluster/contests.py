@@ -104,13 +104,14 @@ class Contests:
         """Subscriptions of sessions that are here, which a later change has replaced that does not count, as
         it was in a session that had ended: they are made again, later than that.
         """
-        rows, again = self._node.rows, []
-        for (client, topic_filter), row in self._node.applier.shadowed.items():
-            if self._conversion.has_current(client) and row.options is not None:
+        rows, shadowed, again = self._node.rows, self._node.applier.shadowed, []
+        for (client, topic_filter), row in shadowed.items():
+            now = rows.subscriptions.get(client, topic_filter)
+            is_lost = now is not None and rows.is_hidden(client, now.dot)
+            if is_lost and row.options is not None and self._conversion.has_current(client):
                 stamp = self._node.stamp()
                 again.append(Subscribe(client, topic_filter, stamp, row.options, row.subscription_id))
-        self._node.applier.shadowed.clear()
-        again = [each for each in again if rows.subscription(each.client, each.topic_filter) is None]
         if again:
-            self.counts["cluster_subscriptions_kept"] += len(again)
             self._write([*again])
+        self.counts["cluster_subscriptions_kept"] += len(again)
+        shadowed.clear()

@@ -16,9 +16,17 @@ class LastWords:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._dead: set[int] = set()  # of whom it has been kept
-        rows = node.rows
-        known = {who for who, _, _ in [*rows.members.all(), *rows.struck.all()]} - {node.incarnation}
-        self._kept = {each for each in known if rows.log.has(each)}
+        self._last: dict[int, int] | None = None  # of each of whom something is kept; None: look again
+
+    @property
+    def _kept(self) -> dict[int, int]:
+        if self._last is None:
+            rows = self._node.rows
+            known = {who for who, _, _ in [*rows.members.all(), *rows.struck.all()]} - {
+                self._node.incarnation
+            }
+            self._last = {each: max(dict(rows.log.of(each))) for each in known if rows.log.has(each)}
+        return self._last
 
     def keep(self, dead: Collection[int], recent: RecentRecords) -> None:
         """Of those who have died since the last time; what is among the `recent`, and applied."""
@@ -29,12 +37,13 @@ class LastWords:
                 continue
             for number, text in recent.find(each, 1, applied):
                 rows.log.put(each, number, text)
-                self._kept.add(each)
+                self._kept[each] = max(number, self._kept.get(each, 0))
         self._dead = set(dead)
 
     def begin_anew(self) -> None:
-        """The last batch is not stored: all is done again."""
+        """The last batch may not be stored: all is done again."""
         self._dead.clear()
+        self._last = None
 
     def find(self, incarnation: int, first: int, last: int) -> dict[int, bytes]:
         """Of a node's last records those between these numbers."""
@@ -46,9 +55,8 @@ class LastWords:
     def drop_known(self) -> None:
         """What all members have goes."""
         log, stability = self._node.rows.log, self._node.stability
-        for each in list(self._kept):
-            numbers = [number for number, _ in log.of(each)]
-            if stability.is_known(each, max(numbers, default=0), self._node.members.incarnations):
-                for number in numbers:
+        for each, last in list(self._kept.items()):
+            if stability.is_known(each, last, self._node.members.incarnations):
+                for number, _ in log.of(each):
                     log.put(each, number, None)
-                self._kept.discard(each)
+                del self._kept[each]
