@@ -21,7 +21,7 @@ from tidemq.cluster.fetching import (
     Holder,
     RecentRecords,
 )
-from tidemq.cluster.incoming import Gap
+from tidemq.cluster.incoming import WAITING_MAX, Gap
 from tidemq.cluster.members import BEAT_S
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import Clear, Operation, Retain
@@ -304,3 +304,25 @@ def test_a_replica_that_is_slow_is_not_sent_more_than_it_can_take(monkeypatch: p
     exchange.copied(2, 12)
     exchange.send_new(12.0)
     assert links.copied[-12:] == list(range(13, 25))
+
+
+def test_records_that_were_asked_for_are_kept_before_those_that_are_new() -> None:
+    """However many new ones wait, and although none can be applied between two pieces of work."""
+    _, two, texts = two_nodes(3 * WAITING_MAX, clear)
+    incoming = two.incoming
+    for text in texts[WAITING_MAX + 500 : 3 * WAITING_MAX]:  # as they are made, while this node lags behind
+        incoming.receive(text)
+    held = incoming.counts["cluster_records_held"]
+    assert held == 2 * WAITING_MAX - 500 - WAITING_MAX
+    for text in texts[:WAITING_MAX]:
+        incoming.receive(text)
+    taken = []
+    while (record := incoming.take()) is not None:
+        two.applier.apply(record)
+        taken.append(record.dot.number)
+    assert taken == list(range(1, WAITING_MAX + 1))
+    [gap] = incoming.gaps()
+    assert gap.first == WAITING_MAX + 1
+    for text in texts[WAITING_MAX:]:
+        two.receive(text)
+    assert incoming.gaps() == []

@@ -75,10 +75,23 @@ class Incoming:
             return
         self.hear_of({incarnation: number})
         waiting = self._waiting.setdefault(incarnation, {})
-        if number not in waiting and len(waiting) >= WAITING_MAX and number != applied + 1:
+        is_full = number not in waiting and len(waiting) >= WAITING_MAX and number != applied + 1
+        if is_full and not self._make_room(waiting, number):
             self.counts["cluster_records_held"] += 1  # it is asked for again when those before it are here
             return
         waiting[number] = record
+
+    def _make_room(self, waiting: dict[int, Record], number: int) -> bool:
+        """Whether there is room for this one: what was asked for comes before what is new, and goes on far
+        from it. Half of them goes at once, so that this is seldom.
+        """
+        if number > max(waiting):
+            return False
+        last = [each for each in sorted(waiting)[WAITING_MAX // 2 :] if each > number]
+        self.counts["cluster_records_held"] += len(last)
+        for each in last:
+            del waiting[each]
+        return True
 
     def take(self) -> Record | None:
         """The next that can be applied; None: there is none."""
