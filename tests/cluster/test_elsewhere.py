@@ -116,6 +116,8 @@ def test_nor_does_the_next_session_of_its_client_get_that(converting: Converting
     assert converting.added(row(7, FIRST, message)) == []
     assert conversion.counts["cluster_rows_without_owner"] == 1
     assert converting.added(row(b"ann", SECOND, message)) == [(ANN, SECOND)]
+    assert converting.added(row(7, SECOND, message), row(b"ann", SECOND)) == [(ANN, SECOND)]  # it is both's
+    assert converting.added(row(b"ann", SECOND, message), row(7, SECOND)) == [(ANN, SECOND)]
 
 
 def test_whom_two_nodes_name_gets_one(converting: Converting) -> None:

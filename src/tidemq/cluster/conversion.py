@@ -234,11 +234,16 @@ class Conversion:
         return client not in self._begins and self._rows.standing(client) is None
 
     def _each_once(self, described: Described, elsewhere: Collection[bytes]) -> Described:
-        """Of a session that moves two nodes say that it takes a message, of which this one may be one."""
+        """Of a session that moves two nodes say that it takes a message, of which this one may be one. What
+        this one takes for a session that is over is none: it is named for the client's next one.
+        """
         owners: dict[int | bytes, Owner] = {name: Owner(SESSION, name.decode()) for name in elsewhere}
         self._owners.update(owners)
         names = {
-            number: name for name, owner in owners.items() for number in self._rows.owners.numbers(owner)
+            number: name
+            for name, owner in owners.items()
+            for number in self._rows.owners.numbers(owner)
+            if not self._is_nobody(number, owner)
         }
         here = {(names[row[1]], row[2]) for row in described if row[0] == "add" and row[1] in names}
         left: Described = []
