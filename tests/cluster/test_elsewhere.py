@@ -59,6 +59,12 @@ def converting() -> Converting:
     return Converting()
 
 
+def end(converting: Converting) -> None:
+    """Ann's session, on another node."""
+    converting.rows.ends.put("ann", Dot(2, 2), End(FIRST, {2: 1}, (FIRST, Dot(2, 1)), {}))
+    converting.rows.sessions.put("ann", None, None)
+
+
 def test_they_are_for_owners_by_name(converting: Converting) -> None:
     message = make_message("a", b"x")
     described = row(b"ann", FIRST, message), row("böb".encode(), FIRST), row(b"ann", SECOND, message)
@@ -70,15 +76,30 @@ def test_they_are_for_owners_by_name(converting: Converting) -> None:
 def test_who_has_no_session_any_more_gets_none(converting: Converting) -> None:
     """It has ended since its node named it. Where nobody remembers that, it would be the next one's."""
     message = make_message("a", b"x")
-    converting.rows.sessions.put("ann", None, None)
+    end(converting)
     assert converting.added(row(b"ann", FIRST, message), row("böb".encode(), FIRST)) == [(BOB, FIRST)]
     assert converting.conversion.counts["cluster_rows_without_owner"] == 1
+    assert converting.conversion.is_over(b"ann")
+    assert not converting.conversion.is_over("böb".encode())
+
+
+def test_who_was_never_heard_of_gets_what_is_named(converting: Converting) -> None:
+    """Its node has begun that session just now, and the record of that is on its way."""
+    message = make_message("a", b"x")
+    described = [row(b"new", FIRST, message), row(b"new", SECOND, message)]
+    found, _ = converting.conversion.convert(described, {b"new"})
+    operations = [
+        each for one in found for each in (read_run(one.text) if isinstance(one, ops.Run) else [one])
+    ]
+    added = [(each.owner.name, each.id) for each in operations if isinstance(each, ops.Add)]
+    assert added == [("new", FIRST), ("new", SECOND)]
+    assert not converting.conversion.is_over(b"new")
 
 
 def test_nor_where_many_are_added_together(converting: Converting) -> None:
     """Nodes that have forgotten the end by then would have it, and others not."""
     message = make_message("a", b"x")
-    converting.rows.sessions.put("ann", None, None)
+    end(converting)
     converting.rows.sessions.put("bob", None, Session(begun("bob", FIRST, 2), Dot(2, 1)))
     described = [row(b"ann", FIRST, message), row(b"bob", FIRST), row(b"ann", SECOND, message)]
     found, _ = converting.conversion.convert(described, {b"ann", b"bob"})

@@ -19,6 +19,7 @@ from waiting import LATE_S, WAIT_S, until
 
 from tidemq.broker import Broker
 from tidemq.client import Client
+from tidemq.cluster import keeping
 from tidemq.cluster.group_members import AGAIN_S
 from tidemq.cluster.keeping import ClusterKeeper
 from tidemq.cluster.operations import Remove
@@ -542,3 +543,29 @@ async def test_what_a_node_did_last_is_given_to_those_who_were_away(nodes: Nodes
     if "forgets" in then:  # else the dead one is a member, and may come back
         own = nodes.keepers[taker].node.incarnation
         await until(lambda: {key[:8] for key, _ in nodes.stores[taker].scan("log")} <= {own.to_bytes(8)})
+
+
+async def test_who_is_named_and_has_ended_is_heard_of_again_before_it_is_nobody(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that began after that may take a message of which its node's record is still on its way."""
+    await nodes.meet("one", "two", "three")
+    await nodes.stop("three")  # or the end would be forgotten
+    two = nodes.brokers["two"]
+    async with client(two, "ann"):
+        pass
+    async with Client(f"mqtt://127.0.0.1:{two.ports[0]}", client_id="ann"):
+        pass
+    await until(lambda: nodes.ask("one", lambda keeper: keeper.conversion.is_over(b"ann")), "it has ended")
+    monkeypatch.setattr(keeping, "NEXT_S", 0.1)
+    nodes.ask("one", lambda keeper: keeper._hear_of_next([b"ann"]))
+    assert nodes.ask("one", lambda keeper: keeper.conversion.is_over(b"ann"))
+    monkeypatch.setattr(keeping, "NEXT_S", WAIT_S)
+
+    def hear(keeper: ClusterKeeper) -> bool:
+        keeper._hear_of_next([b"ann"])
+        return keeper.conversion.is_over(b"ann")
+
+    heard = asyncio.create_task(asyncio.to_thread(nodes.ask, "one", hear))
+    async with client(two, "ann"):
+        assert not await heard

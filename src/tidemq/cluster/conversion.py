@@ -227,7 +227,17 @@ class Conversion:
         """
         if owner.kind != SESSION:
             return False
-        return self._has_none(owner.name) or (isinstance(number, int) and self.has_ended(owner.name))
+        if isinstance(number, int):
+            return self._has_none(owner.name) or self.has_ended(owner.name)
+        # who is named, and was never heard of, has just begun there
+        return self._has_none(owner.name) and bool(self._rows.ends.of(owner.name))
+
+    def is_over(self, named: bytes) -> bool:
+        """Whether a session that another node has named has ended, as far as is known here. That node may
+        have begun the client's next one.
+        """
+        client = named.decode()
+        return self._rows.standing(client) is None and bool(self._rows.ends.of(client))
 
     def _has_none(self, client: str) -> bool:
         """Whether a client has no session, as where another node has ended it."""

@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 TICK_S = 0.1
 MOVING_S = 0.005  # instead of it while a session is awaited
 PAUSE_S = 0.001  # while as many batches are under way as may be
+NEXT_S = 0.3  # in which the record comes of a session that its node has named
 IN_A_ROW_MAX = 4096  # messages of other nodes between two pieces of work
 TOGETHER_MAX = 65_536  # rows of new messages in one batch
 GROWS_S = 0.25  # in which a batch gets what other nodes did, and one record more
@@ -253,7 +254,19 @@ class ClusterKeeper(Keeper):
                 self._try(self._go_on)
             time.sleep(PAUSE_S)
         wait_s = MOVING_S if self.moves.is_waiting or self._answers or self.draining.phase else TICK_S
-        return self._access.take_work(min(wait_s, self._wait_s()), described=True)
+        work = self._access.take_work(min(wait_s, self._wait_s()), described=True)
+        if work is not None and work.elsewhere:
+            self._hear_of_next(work.elsewhere)
+        return work
+
+    def _hear_of_next(self, named: Collection[bytes]) -> None:
+        """What a session takes that began after another one had ended is not for nobody, only because its
+        node's record of that is still on its way.
+        """
+        until = time.monotonic() + NEXT_S
+        while any(map(self.conversion.is_over, named)) and time.monotonic() < until:
+            self._try(self._go_on)
+            time.sleep(PAUSE_S)
 
     def _is_purged(self, start: bytes) -> bool:
         """Rows of a shard that has ended. Those of a session go when all nodes know of its end."""
