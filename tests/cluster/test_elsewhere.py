@@ -81,6 +81,10 @@ def test_who_has_no_session_any_more_gets_none(converting: Converting) -> None:
     assert converting.conversion.counts["cluster_rows_without_owner"] == 1
     assert converting.conversion.is_over(b"ann")
     assert not converting.conversion.is_over("böb".encode())
+    for dot, _ in converting.rows.ends.of("ann"):  # all nodes know of it; not all have forgotten it yet
+        converting.rows.ends.put("ann", dot, None)
+    converting.conversion.ended = {"ann": None}
+    assert converting.added(row(b"ann", FIRST, message), row("böb".encode(), FIRST)) == [(BOB, FIRST)]
 
 
 def test_who_was_never_heard_of_gets_what_is_named(converting: Converting) -> None:

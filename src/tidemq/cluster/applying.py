@@ -32,6 +32,7 @@ from tidemq.cluster.sessions import flights_of
 from tidemq.cluster.vectors import Dot, Vector, has_seen
 from tidemq.store.rows import BACKLOG
 
+ENDED_MAX = 10_000  # sessions that have ended, remembered longer than their ends are
 FORKS_MAX = 100_000  # that are remembered; an older one that brings more rows is counted again
 
 
@@ -59,6 +60,7 @@ class Applier:
         self.forks: list[str] = []  # clients whose sessions two nodes have had, whichever goes on
         self.subscriptions: list[tuple[str, str]] = []  # of whom, to which filters
         self.overruled: dict[str, ops.PutSession] = {}  # of `home`, as they were before that
+        self.ended: dict[str, None] = {}  # clients whose sessions ended last; they may have others by now
         self.shadowed: dict[tuple[str, str], Subscription] = {}  # of `home`, to be made again
         self._messages: dict[Stamp, bytes] = {}
         self._runs: list[ops.Run] = []  # of this record, whose messages are not among these
@@ -381,6 +383,10 @@ class Applier:
         # where a session ends the one before it, it comes after that
         rows.ends.put(client, self._dot, End(epoch, seen, max(others, default=None), known, known or {}))
         rows.sessions.put(client, None, None)
+        self.ended.pop(client, None)  # the last one comes last
+        self.ended[client] = None
+        if len(self.ended) > ENDED_MAX:
+            del self.ended[next(iter(self.ended))]
 
     def _receive(self, op: ops.Receive) -> None:
         self._change_received(op, packet_id_of(op.mark), op.mark)

@@ -8,7 +8,7 @@ the sessions that it has.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from typing import Any
 
 from tidemq.cluster import operations as ops
@@ -61,6 +61,7 @@ class Conversion:
         self.came: list[tuple[Owner, Stamp]] = []  # rows for sessions elsewhere that are here by now
         self._plain: list[Write] = []
         self.subscribes = False  # of what was converted last: there are subscriptions in it
+        self.ended: Container[str] = ()  # clients whose sessions ended last, as the applier has them
         self.changed: list[tuple[str, str]] = []  # whose subscriptions, to which filters
         self.begun: list[str] = []  # whose sessions, of those that are shared
         self.counts: Counter[str] = Counter()
@@ -230,14 +231,18 @@ class Conversion:
         if isinstance(number, int):
             return self._has_none(owner.name) or self.has_ended(owner.name)
         # who is named, and was never heard of, has just begun there
-        return self._has_none(owner.name) and bool(self._rows.ends.of(owner.name))
+        return owner.name not in self._begins and self._is_over(owner.name)
 
     def is_over(self, named: bytes) -> bool:
         """Whether a session that another node has named has ended, as far as is known here. That node may
         have begun the client's next one.
         """
-        client = named.decode()
-        return self._rows.standing(client) is None and bool(self._rows.ends.of(client))
+        return self._is_over(named.decode())
+
+    def _is_over(self, client: str) -> bool:
+        """Also of an end that is forgotten here, as all nodes know it: others may not have forgotten it."""
+        is_known = client in self.ended or bool(self._rows.ends.of(client))
+        return is_known and self._rows.standing(client) is None
 
     def _has_none(self, client: str) -> bool:
         """Whether a client has no session, as where another node has ended it."""

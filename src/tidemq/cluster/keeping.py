@@ -204,6 +204,7 @@ class ClusterKeeper(Keeper):
             self.rows, incarnation, self.node.stamp, clock.raise_to, self.node.sharing
         )
         self.node.applier.home = self.conversion.home
+        self.conversion.ended = self.node.applier.ended
         self.exchange = Exchange(
             self.node, self.promises, self._links, self._giver, time.time_ns, time.monotonic()
         )
