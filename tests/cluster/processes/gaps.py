@@ -17,7 +17,7 @@ ENDING_S = 2.0  # from the end of a session until no message of before is on its
 UNSUBSCRIBING_S = 2.0  # until all nodes know that a client has unsubscribed
 MOVING_S = 10.0  # after which the old home has forgotten a session, also where a node was not there
 
-REFUSED_S = 1.0  # after nodes have met, until nothing is refused any more that goes from one to the other
+REFUSED_S = 2.0  # after nodes have met, until nothing is refused any more that goes from one to the other
 HEARD_S = 1.0  # until nodes that reach each other have heard of a clock that was set; half of it at rest
 
 CUT, SILENT = "is cut off", "is not heard"  # kinds of faults
