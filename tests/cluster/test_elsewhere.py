@@ -27,6 +27,11 @@ def row(queue: int | bytes, message_id: Stamp, message: bytes | None = None) -> 
     return "add", queue, id_bytes(message_id), 2, False, 9, 0, (), None, False, message
 
 
+def each_of(found: list[Operation]) -> list[Operation]:
+    """Those of runs one by one."""
+    return [each for one in found for each in (read_run(one.text) if isinstance(one, ops.Run) else [one])]
+
+
 class Converting:
     def __init__(self) -> None:
         self.rows = WrittenRows()
@@ -40,7 +45,7 @@ class Converting:
     def convert(self, *described: tuple[Any, ...]) -> list[Operation]:
         found, plain = self.conversion.convert(list(described), {b"ann", "böb".encode()})
         assert plain == []
-        return [each for one in found for each in (read_run(one.text) if isinstance(one, ops.Run) else [one])]
+        return each_of(found)
 
     def added(self, *described: tuple[Any, ...]) -> list[tuple[Owner, Stamp]]:
         """Whose entries; each behind its message."""
@@ -92,10 +97,7 @@ def test_who_was_never_heard_of_gets_what_is_named(converting: Converting) -> No
     message = make_message("a", b"x")
     described = [row(b"new", FIRST, message), row(b"new", SECOND, message)]
     found, _ = converting.conversion.convert(described, {b"new"})
-    operations = [
-        each for one in found for each in (read_run(one.text) if isinstance(one, ops.Run) else [one])
-    ]
-    added = [(each.owner.name, each.id) for each in operations if isinstance(each, ops.Add)]
+    added = [(each.owner.name, each.id) for each in each_of(found) if isinstance(each, ops.Add)]
     assert added == [("new", FIRST), ("new", SECOND)]
     assert not converting.conversion.is_over(b"new")
 
@@ -107,9 +109,7 @@ def test_nor_where_many_are_added_together(converting: Converting) -> None:
     converting.rows.sessions.put("bob", None, Session(begun("bob", FIRST, 2), Dot(2, 1)))
     described = [row(b"ann", FIRST, message), row(b"bob", FIRST), row(b"ann", SECOND, message)]
     found, _ = converting.conversion.convert(described, {b"ann", b"bob"})
-    operations = [each for one in found if isinstance(one, ops.Run) for each in read_run(one.text)]
-    operations += [one for one in found if not isinstance(one, ops.Run)]
-    added = [(each.owner, each.id) for each in operations if isinstance(each, ops.Add)]
+    added = [(each.owner, each.id) for each in each_of(found) if isinstance(each, ops.Add)]
     assert added == [(Owner(SESSION, "bob"), FIRST)]
     assert converting.conversion.counts["cluster_rows_without_owner"] == 2
 
@@ -122,10 +122,7 @@ def test_a_session_that_was_handed_over_and_has_ended_takes_none(converting: Con
         conversion.shared.begin(client, until_it_goes=True)
     converting.rows.sessions.put("ann", None, None)
     found, _ = conversion.convert([row(7, FIRST, message), row(8, FIRST), row(7, SECOND, message)])
-    operations = [
-        each for one in found for each in (read_run(one.text) if isinstance(one, ops.Run) else [one])
-    ]
-    added = [(each.owner, each.id) for each in operations if isinstance(each, ops.Add)]
+    added = [(each.owner, each.id) for each in each_of(found) if isinstance(each, ops.Add)]
     assert added == [(Owner(SESSION, "böb"), FIRST)]
     assert conversion.counts["cluster_rows_without_owner"] == 2
 

@@ -231,16 +231,14 @@ class Conversion:
         if isinstance(number, int):
             return self._has_none(owner.name) or self.has_ended(owner.name)
         # who is named, and was never heard of, has just begun there
-        return owner.name not in self._begins and self._is_over(owner.name)
+        return owner.name not in self._begins and self.is_over(number)
 
     def is_over(self, named: bytes) -> bool:
         """Whether a session that another node has named has ended, as far as is known here. That node may
-        have begun the client's next one.
+        have begun the client's next one. So has one whose end is forgotten here, as all nodes know it: others
+        may not have forgotten it.
         """
-        return self._is_over(named.decode())
-
-    def _is_over(self, client: str) -> bool:
-        """Also of an end that is forgotten here, as all nodes know it: others may not have forgotten it."""
+        client = named.decode()
         is_known = client in self.ended or bool(self._rows.ends.of(client))
         return is_known and self._rows.standing(client) is None
 

@@ -395,8 +395,7 @@ class ClusterHost:
             self._addresses.pop(incarnation, None)
             if self._transport is not None:
                 self._transport.set_peers(dict(self._addresses))
-        if self._transport is not None:
-            self._transport.end_copies(incarnation)
+                self._transport.end_copies(incarnation)
         if self._neighbours is not None:
             self._neighbours.forget(incarnation)
 

@@ -298,14 +298,18 @@ class ClusterKeeper(Keeper):
         another one here than on other nodes. StoreError where the store takes no writes yet.
         """
         if self._is_in_doubt:
-            self._store.write([("meta", b"probe", b"")], sync=False)  # it mends itself, and reads its log
+            self._store.write([("meta", b"probe", b"")], sync=False)  # as `_save`: it mends itself
             self.rows.read_again()
             self._is_in_doubt = False
 
-    def _saved(self) -> None:
-        """What is to be known of a batch when the store has it, durably."""
+    def _confirm(self) -> None:
+        """The store has what `_record` gave."""
         self._is_in_doubt = False
         self.rows.confirm()
+
+    def _saved(self) -> None:
+        """What is to be known of a batch when the store has it, durably."""
+        self._confirm()
         self._left_operations.clear()
         self.node.applier.added += self.conversion.came
         self.conversion.came.clear()
@@ -318,8 +322,7 @@ class ClusterKeeper(Keeper):
         writes = [*self._record(operations), *plain]
         if writes:
             self._store.write(writes, sync=True)
-            self._is_in_doubt = False
-            self.rows.confirm()
+            self._confirm()
             self._tell()
 
     def _tell(self) -> None:

@@ -16,14 +16,13 @@ FEW = 100  # records that may be there all the time
 
 
 class LogWatch:
-    """Of one run. `longest`: records that any log had."""
+    """Of one run."""
 
     def __init__(self, nodes: Nodes, history: History) -> None:
         self._nodes, self._history = nodes, history
         self._whole_s = 0.0  # so long all nodes have heard each other
         self._shorter_at: dict[str, float] = {}  # by node, in such time
         self._last: dict[str, int] = {}
-        self.longest = 0
 
     async def watch(self) -> None:
         """For ever."""
@@ -44,7 +43,6 @@ class LogWatch:
         """A node's log has so many records now."""
         before = self._last.get(name, 0)
         self._last[name] = count
-        self.longest = max(self.longest, count)
         if count < before or count <= FEW or name not in self._shorter_at:
             self._shorter_at[name] = self._whole_s
         elif self._whole_s - self._shorter_at[name] > GROWS_S:
