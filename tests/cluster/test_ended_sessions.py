@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
 from cluster.nodes import begun, make_node, say
 
+from tidemq.cluster import applying
 from tidemq.cluster import operations as ops
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession, Stamp
 from tidemq.cluster.records import Record
+from tidemq.cluster.sharing import LATE_S
 
 
 def end_session(node: Node, began: PutSession, how: str) -> list[Operation]:
@@ -205,3 +208,23 @@ def test_what_a_session_gets_in_the_batch_in_which_it_begins_is_its_own(ends: bo
     for node in (here, there):
         assert [each for each, _ in node.rows.queue(owner)] == [Stamp(6, 1)]
         assert [each for each, _ in node.rows.filters("ann")] == ["b"]
+
+
+def test_who_has_ended_lately_is_remembered_and_no_more_than_so_many_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Messages that have named a session may be stored for so long after it has ended."""
+    monkeypatch.setattr(applying, "ENDED_MAX", 3)
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    node = make_node(0, 1)
+    for number in range(5):
+        epoch = node.stamp()
+        node.write([begun(f"client {number}", epoch)])
+        node.write([ops.EndSession(f"client {number}", epoch)])
+    assert list(node.applier.ended) == [f"client {number}" for number in range(5)], "all of them lately"
+    now[0] += LATE_S + 1
+    epoch = node.stamp()
+    node.write([begun("client 0", epoch)])
+    node.write([ops.EndSession("client 0", epoch)])
+    assert list(node.applier.ended) == ["client 3", "client 4", "client 0"]

@@ -19,6 +19,7 @@ that did not know of each other. For these the rules below give the same outcome
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -29,10 +30,11 @@ from tidemq.cluster.operations import GROUP, SESSION, Owner, Stamp, packet_id_of
 from tidemq.cluster.records import Record, read_run, run_of
 from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Session, Subscription
 from tidemq.cluster.sessions import flights_of
+from tidemq.cluster.sharing import LATE_S
 from tidemq.cluster.vectors import Dot, Vector, has_seen
 from tidemq.store.rows import BACKLOG
 
-ENDED_MAX = 10_000  # sessions that have ended, remembered longer than their ends are
+ENDED_MAX = 10_000  # sessions that have ended, remembered longer than their ends are; and all of `LATE_S`
 FORKS_MAX = 100_000  # that are remembered; an older one that brings more rows is counted again
 
 
@@ -60,7 +62,8 @@ class Applier:
         self.forks: list[str] = []  # clients whose sessions two nodes have had, whichever goes on
         self.subscriptions: list[tuple[str, str]] = []  # of whom, to which filters
         self.overruled: dict[str, ops.PutSession] = {}  # of `home`, as they were before that
-        self.ended: dict[str, None] = {}  # clients whose sessions ended last; they may have others by now
+        # clients whose sessions ended last, and when; they may have others by now
+        self.ended: dict[str, float] = {}
         self.shadowed: dict[tuple[str, str], Subscription] = {}  # of `home`, to be made again
         self._messages: dict[Stamp, bytes] = {}
         self._runs: list[ops.Run] = []  # of this record, whose messages are not among these
@@ -384,9 +387,9 @@ class Applier:
         rows.ends.put(client, self._dot, End(epoch, seen, max(others, default=None), known, known or {}))
         rows.sessions.put(client, None, None)
         self.ended.pop(client, None)  # the last one comes last
-        self.ended[client] = None
-        if len(self.ended) > ENDED_MAX:
-            del self.ended[next(iter(self.ended))]
+        now = self.ended[client] = time.monotonic()
+        while len(self.ended) > ENDED_MAX and self.ended[first := next(iter(self.ended))] < now - LATE_S:
+            del self.ended[first]
 
     def _receive(self, op: ops.Receive) -> None:
         self._change_received(op, packet_id_of(op.mark), op.mark)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidemq.broker.durability.keeper import RETRY_S, Keeper
@@ -20,6 +21,7 @@ from tidemq.broker.durability.queue_rows import ID
 from tidemq.broker.plugins.forks import OnForks
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
 from tidemq.cluster import operations as ops
+from tidemq.cluster.catching_up import catch_up
 from tidemq.cluster.conversion import Conversion, as_stamp
 from tidemq.cluster.draining import Draining
 from tidemq.cluster.exchange import BEAT, FETCH, RECORDS, Exchange
@@ -56,7 +58,6 @@ if TYPE_CHECKING:
 TICK_S = 0.1
 MOVING_S = 0.005  # instead of it while a session is awaited
 PAUSE_S = 0.001  # while as many batches are under way as may be
-NEXT_S = 0.3  # in which the record comes of a session that its node has named
 IN_A_ROW_MAX = 4096  # messages of other nodes between two pieces of work
 TOGETHER_MAX = 65_536  # rows of new messages in one batch
 GROWS_S = 0.25  # in which a batch gets what other nodes did, and one record more
@@ -255,19 +256,13 @@ class ClusterKeeper(Keeper):
                 self._try(self._go_on)
             time.sleep(PAUSE_S)
         wait_s = MOVING_S if self.moves.is_waiting or self._answers or self.draining.phase else TICK_S
-        work = self._access.take_work(min(wait_s, self._wait_s()), described=True)
-        if work is not None and work.elsewhere:
-            self._hear_of_next(work.elsewhere)
-        return work
+        return self._access.take_work(min(wait_s, self._wait_s()), described=True)
 
     def _hear_of_next(self, named: Collection[bytes]) -> None:
         """What a session takes that began after another one had ended is not for nobody, only because its
-        node's record of that is still on its way.
+        node's record of that is still on its way. StoreError where that cannot be known in time.
         """
-        until = time.monotonic() + NEXT_S
-        while any(map(self.conversion.is_over, named)) and time.monotonic() < until:
-            self._try(self._go_on)
-            time.sleep(PAUSE_S)
+        catch_up(self.node, lambda: any(map(self.conversion.is_over, named)), partial(self._try, self._go_on))
 
     def _is_purged(self, start: bytes) -> bool:
         """Rows of a shard that has ended. Those of a session go when all nodes know of its end."""
@@ -277,6 +272,8 @@ class ClusterKeeper(Keeper):
         return owner is not None and owner.kind == GROUP
 
     def _writes_of(self, work: StoreWork | None) -> tuple[list[Write], list[tuple[bytes, int]]]:
+        if work is not None and work.elsewhere:
+            self._hear_of_next(work.elsewhere)
         self.rows.discard()  # of a batch that failed
         described = [] if work is None else work.described or []
         operations, plain = self.conversion.convert(described, () if work is None else work.elsewhere)
