@@ -15,8 +15,9 @@ PAUSE_S = 0.001  # between two looks
 class CatchingUp:
     """Begins at `now`, seconds of the monotonic clock. Who is there then is waited for.
 
-    A node's heartbeats and records come in the order in which it sent them. So one that comes after `now` has
-    the number of its last record then, or of a later one.
+    A node's heartbeats and records come in the order in which it sent them. When a heartbeat has come after
+    `now`, the last record of then has come before it, or the heartbeat says that there is one. It may say of
+    less than has come: it is said again while the node's keeper waits for its disk.
     """
 
     def __init__(self, node: Node, now: float) -> None:
@@ -28,8 +29,9 @@ class CatchingUp:
     def is_over(self) -> bool:
         """Whether all of it has been applied."""
         for member in self._node.members.known():
-            if member.heard_at > self._began_at:
-                self._last.setdefault(member.beat.incarnation, member.beat.number)
+            who = member.beat.incarnation
+            if member.heard_at > self._began_at and who not in self._last:
+                self._last[who] = max(member.beat.number, self._node.incoming.highest(who))
         vector = self._node.rows.vector
         return all(each in self._last and vector.get(each, 0) >= self._last[each] for each in self._others)
 

@@ -49,6 +49,10 @@ class Incoming:
             if incarnation != self._own:
                 self._highest[incarnation] = max(self._highest.get(incarnation, 0), number)
 
+    def highest(self, incarnation: int) -> int:
+        """The last record of a node that there is, as far as anybody has said."""
+        return self._highest.get(incarnation, 0)
+
     def forget(self, incarnation: int) -> None:
         """Nobody waits for records of this node that are nowhere."""
         self._highest.pop(incarnation, None)
