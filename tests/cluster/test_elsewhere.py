@@ -163,12 +163,6 @@ def test_of_who_has_come_meanwhile_the_engine_is_told(converting: Converting) ->
     assert converting.conversion.came == [(ANN, SECOND)]
 
 
-def test_what_was_not_stored_is_removed(converting: Converting) -> None:
-    described = [row(b"ann", FIRST, make_message("a", b"x"))]
-    assert converting.conversion.undo(described, {b"ann"}) == ([ops.Remove(ANN, FIRST)], [])
-    assert converting.conversion.came == []
-
-
 SUBSCRIBED = struct.pack(">H", 3) + b"ann" + b"a/#", struct.pack(">BI", 1, 0)
 
 

@@ -57,6 +57,12 @@ class Conversion:
         self._ended: set[str] = set()  # sessions in this batch
         self._begins: set[str] = set()  # the same
         self._subscribed: dict[tuple[str, str], Stamp | None] = {}  # in it, and when; None: not any more
+        # how it was before what was converted last: by queue, and by client
+        self._owners_before: dict[int, Owner | None] = {}
+        self._epochs_before: dict[str, tuple[Stamp | None, Stamp | None]] = {}
+        self._given: dict[
+            str, Stamp
+        ] = {}  # epochs of sessions of which it is open whether the store has them
         self.shared = shared
         self.came: list[tuple[Owner, Stamp]] = []  # rows for sessions elsewhere that are here by now
         self._plain: list[Write] = []
@@ -96,9 +102,11 @@ class Conversion:
     def forget(self, number: int) -> None:
         """The engine has this queue no more."""
         self._owners.pop(number, None)
+        self._owners_before.pop(number, None)
 
     def forget_session(self, client: str) -> None:
         """The engine has this session no more."""
+        self._epochs_before.pop(client, None)
         if self._forget_epoch(client) is not None:
             for number in self._rows.owners.numbers(Owner(SESSION, client)):
                 self._owners.pop(number, None)
@@ -148,28 +156,9 @@ class Conversion:
     ) -> tuple[list[Operation], list[Write]]:
         """What was done, in order; and rows that concern nobody else, as they are to be written. `elsewhere`
         is that of `StoreWork`: `came` are those of its rows that the engine is to be told of when they are
-        written.
+        written. What was converted before, and is not `stored`, was not, and comes again (`left_rows.py`).
         """
-        return self._convert(described, self._acts, elsewhere)
-
-    def undo(
-        self, described: Described, elsewhere: Collection[bytes] = ()
-    ) -> tuple[list[Operation], list[Write]]:
-        """Of what could not be stored, what is to be done all the same: all but new messages, which go, in
-        case the store has them.
-        """
-        acts: dict[str, Callable[..., Iterator[Operation]]]
-        acts = {**self._acts, "add": self._undo_added, "put": self._undo_put}
-        found = self._convert(described, acts, elsewhere)
-        self.came.clear()
-        return found
-
-    def _convert(
-        self,
-        described: Described,
-        acts: dict[str, Callable[..., Iterator[Operation]]],
-        elsewhere: Collection[bytes],
-    ) -> tuple[list[Operation], list[Write]]:
+        self._go_back()
         self.subscribes = False
         self._messages.clear()
         self._brought.clear()
@@ -180,23 +169,53 @@ class Conversion:
         self.came.clear()
         if elsewhere:
             described = self._each_once(described, elsewhere)
-        operations: list[Operation] = []
-        at, count, together = 0, len(described), acts is self._acts
-        shared, gone = self._shared_of(described, elsewhere) if together else (set(), set())
+        try:
+            return self._operations(described, *self._shared_of(described, elsewhere)), self._plain
+        finally:
+            for name in elsewhere:
+                del self._owners[name]
+
+    def _operations(
+        self, described: Described, shared: set[int | bytes], gone: set[tuple[int | bytes, bytes]]
+    ) -> list[Operation]:
+        """`shared`, `gone`: as `_shared_of` gives them."""
+        found: list[Operation] = []
+        at, count = 0, len(described)
         while at < count:
-            if together and described[at][0] in IN_RUNS:
+            if described[at][0] in IN_RUNS:
                 text, number, at = pack_run(
                     described, at, self._owners, self._epochs, shared, gone, self._brought
                 )
                 if number:
-                    operations.append(ops.Run(text, number))
+                    found.append(ops.Run(text, number))
                     continue
             what, *rest = described[at]
-            operations += acts[what](*rest)
+            found += self._acts[what](*rest)
             at += 1
-        for name in elsewhere:
-            del self._owners[name]
-        return operations, self._plain
+        return found
+
+    def stored(self) -> None:
+        """What was converted last is in the store, or nothing of it needs to be."""
+        self._owners_before.clear()
+        self._epochs_before.clear()
+        self._given.clear()
+
+    def _go_back(self) -> None:
+        """All is as it was before the last conversion."""
+        for client, (epoch, _) in self._epochs_before.items():
+            given = self._epochs.get(client)
+            if given is not None and given != epoch:
+                self._given[client] = given
+        for number, owner in self._owners_before.items():
+            self._owners.pop(number, None)
+            if owner is not None:
+                self._owners[number] = owner
+        for client, (epoch, connected) in self._epochs_before.items():
+            self._forget_epoch(client)
+            if epoch is not None and connected is not None:
+                self._epochs[client], self._connected[client] = epoch, connected
+        self._owners_before.clear()
+        self._epochs_before.clear()
 
     def _shared_of(
         self, described: Described, elsewhere: Collection[bytes]
@@ -283,6 +302,13 @@ class Conversion:
         """A group's entry is given to a member now, or taken back."""
         return self._stamp() if owner.kind == GROUP else self._epochs[owner.name]
 
+    def _owner_that_sends(self, number: int) -> Owner | None:
+        owner = self._owner_of(number)
+        if owner is None or owner.kind == GROUP or owner.name in self._epochs:
+            return owner
+        self.counts["cluster_rows_without_owner"] += 1  # its session is over
+        return None
+
     # --- rows of queues ----------------------------------------------------------------------------
 
     def _add(
@@ -330,25 +356,18 @@ class Conversion:
         if place is not None:
             yield ops.Send(owner, self._epoch_of(owner), message_id, place)
 
-    def _undo_added(self, number: int | bytes, key: bytes, *rest: Any) -> Iterator[Operation]:
-        moved = rest[-2]
-        if moved:
-            yield from self._add(number, key, *rest)
-        else:
-            yield from self._remove(number, key)
-
     def _send(self, number: int, key: bytes, place: int) -> Iterator[Operation]:
-        owner = self._owner_of(number)
+        owner = self._owner_that_sends(number)
         if owner is not None:
             yield ops.Send(owner, self._epoch_of(owner), as_stamp(key), place)
 
     def _return(self, number: int, key: bytes, _place: int) -> Iterator[Operation]:
-        owner = self._owner_of(number)
+        owner = self._owner_that_sends(number)
         if owner is not None:
             yield ops.Return(owner, self._epoch_of(owner), as_stamp(key))
 
     def _release(self, number: int, key: bytes, _place: int) -> Iterator[Operation]:
-        owner = self._owner_of(number)
+        owner = self._owner_that_sends(number)
         if owner is not None:
             yield ops.Release(owner, self._epoch_of(owner), as_stamp(key))
 
@@ -376,12 +395,9 @@ class Conversion:
     def _put(self, family: str, key: bytes, value: bytes | None) -> Iterator[Operation]:
         return self._puts[family](key, value)
 
-    def _undo_put(self, family: str, key: bytes, value: bytes | None) -> Iterator[Operation]:
-        """That a message came belongs to the message."""
-        return self._puts[family](key, None if family == "received" else value)
-
     def _put_session(self, key: bytes, value: bytes | None) -> Iterator[Operation]:
         client = key.decode()
+        self._epochs_before.setdefault(client, (self._epochs.get(client), self._connected.get(client)))
         if value is None:
             self._ended.add(client)
             rank = self.rank(client)
@@ -395,7 +411,7 @@ class Conversion:
         self._ended.discard(client)
         row = parse_session(key, value)
         owner = Owner(SESSION, client)
-        begins = self._owners.get(row.queue) != owner
+        begins = self._owners.get(row.queue) != owner and not self._has_begun(client, row.queue)
         if begins and row.queue in self._rows.owners.numbers(owner):
             self.counts["cluster_rows_without_owner"] += 1
             return  # it was here before, and has left: to begin it would end it elsewhere
@@ -404,6 +420,7 @@ class Conversion:
             return  # another node has ended it, and the engine says last what became of its connection
         if begins:
             self._begins.add(client)
+            self._owners_before.setdefault(row.queue, self._owners.get(row.queue))
             self._owners[row.queue] = owner
             self._epochs[client] = self._connected[client] = self._stamp()
             self._rows.owners.expect(owner, row.queue)
@@ -424,6 +441,18 @@ class Conversion:
             connected=self._connected[client],
             replaces=begins and replaces,
         )
+
+    def _has_begun(self, client: str, number: int) -> bool:
+        """Whether the store has a session although that could not be written, as it said; then it is known
+        from now on.
+        """
+        owner, standing, given = Owner(SESSION, client), self._rows.standing(client), self._given.get(client)
+        if given is None or standing is None or standing.epoch != given or standing.home != self._home:
+            return False
+        self._owners_before.setdefault(number, self._owners.get(number))
+        self._owners[number] = owner
+        self._epochs[client] = self._connected[client] = given
+        return True
 
     def _put_subscription(self, key: bytes, value: bytes | None) -> Iterator[Operation]:
         """What is of a stream concerns this node alone, and what ends with a session needs no word."""

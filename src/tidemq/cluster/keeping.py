@@ -28,6 +28,7 @@ from tidemq.cluster.exchange import BEAT, FETCH, RECORDS, Exchange
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.identity import Identity
 from tidemq.cluster.inbox import FETCHED, LAST, REACHED, Inbox
+from tidemq.cluster.left_rows import LeftRows
 from tidemq.cluster.links import Links
 from tidemq.cluster.loading import Loading
 from tidemq.cluster.members import Heartbeat
@@ -35,7 +36,7 @@ from tidemq.cluster.membership import STRUCK, Membership
 from tidemq.cluster.minority import Minority
 from tidemq.cluster.moves import ASK, KINDS, Moves
 from tidemq.cluster.node import Node
-from tidemq.cluster.operations import GROUP, SESSION, Operation
+from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner
 from tidemq.cluster.promises import Promises
 from tidemq.cluster.records import Record, formats_read
 from tidemq.cluster.refusal import Refusal
@@ -87,7 +88,7 @@ class ClusterKeeper(Keeper):
         self._identity = identity
         self._links = links
         self.inbox = Inbox(access.poke, self.counts)
-        self._left_operations: list[Operation] = []  # of batches that failed, to go before the next
+        self._left_rows = LeftRows()
         self._is_in_doubt = False  # whether the store has the last batch: writing it failed
         self._answers: deque[_Owed] = deque()
         self._kept = 0  # the last record whose promises are kept
@@ -238,12 +239,16 @@ class ClusterKeeper(Keeper):
                 yield key, value
 
     def _return_held(self, rows: list[Row]) -> None:
-        operations: list[Operation] = []
+        stamp = self.node.stamp
+        self._write([ops.Return(owner, stamp(), as_stamp(each)) for owner, _, each in self._owned(rows)])
+
+    def _owned(self, rows: Iterable[Row]) -> Iterator[tuple[Owner, int, bytes]]:
+        """Those of the engine's queues: whose, in which, and the message's id."""
         for key, _ in rows:
-            owner = self.conversion.owner(int.from_bytes(key[:8]))
+            number = int.from_bytes(key[:8])
+            owner = self.conversion.owner(number)
             if owner is not None:
-                operations.append(ops.Return(owner, self.node.stamp(), as_stamp(key[ID])))
-        self._write(operations)
+                yield owner, number, key[ID]
 
     # --- work --------------------------------------------------------------------------------------
 
@@ -275,11 +280,9 @@ class ClusterKeeper(Keeper):
         if work is not None and work.elsewhere:
             self._hear_of_next(work.elsewhere)
         self.rows.discard()  # of a batch that failed
-        described = [] if work is None else work.described or []
-        operations, plain = self.conversion.convert(described, () if work is None else work.elsewhere)
-        operations = [*self._left_operations, *operations]
-        meta = [] if work is None else work.writes
-        return [*self._record(operations), *plain, *meta], []
+        self._end_doubt()  # or what it did would be converted again as if it had not been done
+        operations, plain = self.conversion.convert(*self._left_rows.with_work(work))
+        return [*self._record(operations), *plain, *([] if work is None else work.writes)], []
 
     def _record(self, operations: list[Operation]) -> list[Write]:
         """The writes of one batch of this node's own. StoreError as `_end_doubt`."""
@@ -307,7 +310,8 @@ class ClusterKeeper(Keeper):
     def _saved(self) -> None:
         """What is to be known of a batch when the store has it, durably."""
         self._confirm()
-        self._left_operations.clear()
+        self._left_rows.clear()
+        self.conversion.stored()
         self.node.applier.added += self.conversion.came
         self.conversion.came.clear()
         self._tell()
@@ -334,18 +338,21 @@ class ClusterKeeper(Keeper):
         self._applied = []
 
     def _leave_undone(self, work: StoreWork) -> None:
-        operations, plain = self.conversion.undo(work.described or [], work.elsewhere)
-        self._left_operations += operations
-        self._leave([*plain, *work.writes])
+        self._left_rows.add(work.described or [], work.elsewhere)
+        self._leave(work.writes)
+
+    @property
+    def _is_behind(self) -> bool:
+        return bool(self._left_rows) or super()._is_behind
 
     def _remove_rows(self, rows: Iterable[Row]) -> None:
-        operations: list[Operation] = []
-        for key, _ in rows:
-            owner = self.conversion.owner(int.from_bytes(key[:8]))
-            if owner is not None:
-                operations.append(ops.Remove(owner, as_stamp(key[ID])))
+        owned = list(self._owned(rows))
         self.rows.discard()
-        self._write(operations)
+        try:
+            self._write([ops.Remove(owner, as_stamp(message_id)) for owner, _, message_id in owned])
+        except StoreError:
+            self._left_rows.add([("remove", number, message_id, 0) for _, number, message_id in owned])
+            raise
 
     # --- what is owed ------------------------------------------------------------------------------
 
@@ -367,6 +374,8 @@ class ClusterKeeper(Keeper):
         """When what the work did, and all before, has its copies; and other nodes know what they are to send
         here, where it has a new subscription, or what is published there right after SUBACK would be lost.
         """
+        if not reason:
+            self.conversion.stored()
         announced = self._links.announce() if self.conversion.subscribes and self._serves else 0
         last = self.node.durable if reason else self.node.last  # what failed has no record
         self._answers.append(_Owed(last, work, reason, announced))
@@ -530,34 +539,30 @@ class ClusterKeeper(Keeper):
     @property
     def is_settled(self) -> bool:
         """Whether a node that leaves owes nothing any more. On the keeper's thread."""
-        return self.draining.is_settled and not self._answers and not self._left_operations
+        return self.draining.is_settled and not self._answers and not self._left_rows
 
     def forget(self, who: str) -> Future[str]:
         """As `Membership.forget`, from any thread; StoreError where nothing can be stored."""
 
         def act() -> str:
-            if self.failure or self._left_operations:
+            if self.failure or self._left_rows:
                 raise StoreError("nothing can be stored now; try again when that works")
             return self.membership.forget(who, time.monotonic(), self.moves.orphans.settled)
 
         return self.ask(act)
 
     def _look(self, now: float) -> None:
-        joins = self._taker is not None or not self._serves
+        joins, settled = self._taker is not None or not self._serves, self.moves.orphans.settled
+        given = self._giver.rows_given
         self.survey.look(
-            self.node,
-            now,
-            settled=self.moves.orphans.settled,
-            joins=joins,
-            degraded=self.problems,
-            rows_given=self._giver.rows_given,
+            self.node, now, settled=settled, joins=joins, degraded=self.problems, rows_given=given
         )
 
     def _go_on(self) -> None:
         """Applies what other nodes did, says how it stands here, and answers what can be answered."""
         self._hear_of_copies()
         self._settle()
-        if self.failure or self._left_operations:
+        if self.failure or self._left_rows:
             self.moves.answer_out_of_turn(self.inbox.unseen(ASK))
             return  # what is left comes first
         self.rows.discard()

@@ -25,14 +25,7 @@ from tidemq.broker.durability.commit_times import CommitTimes
 from tidemq.broker.durability.dates import find_date_ms
 from tidemq.broker.durability.errands import Errands
 from tidemq.broker.durability.expiry import Expiry
-from tidemq.broker.durability.queue_rows import (
-    COUNTED,
-    ID,
-    Counts,
-    chunks,
-    count_writes,
-    returned,
-)
+from tidemq.broker.durability.queue_rows import COUNTED, ID, Counts, chunks, count_writes, returned
 from tidemq.broker.durability.windows import Windows
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
 from tidemq.errors import StoreError
@@ -272,6 +265,11 @@ class Keeper:
     def _saved(self) -> None:
         """A batch is in the store."""
 
+    @property
+    def _is_behind(self) -> bool:
+        """Whether something that was done is not in the store yet."""
+        return bool(self._left)
+
     def _leave_undone(self, work: StoreWork) -> None:
         """Of a work that is not done, what must be done all the same comes before the next."""
         rest = self._access.rest_of(work)
@@ -319,7 +317,7 @@ class Keeper:
     def _wait_s(self) -> float:
         if self._purges:
             return PURGE_PAUSE_S
-        if self._left or self.failure:
+        if self._is_behind or self.failure:
             return RETRY_S
         return min(SWEEP_S, self._interval_s) if self._interval_s else SWEEP_S
 
@@ -339,7 +337,7 @@ class Keeper:
             writes, references = self._writes_of(None if undone else work)
             if self._streams is not None and work.streams and not undone:
                 writes = [*self._streams.write(work, sync=self._sync), *writes]
-            if writes or references or self._left or self.failure:
+            if writes or references or self._is_behind or self.failure:
                 self._save(writes, references, sync=self._sync)
         except StoreError as error:
             self._discard_captured(work)
@@ -467,7 +465,7 @@ class Keeper:
         self._purges += work.purges
         self._trims += work.trims
         self._expired.update(dict.fromkeys(work.expired))
-        if self._left:  # rows are found as they were: ask again later
+        if self._is_behind:  # rows are found as they were: ask again later
             for reactor, queue, _, _ in work.reads:
                 self._access.deliver_rows(reactor, queue, [], True)
             return
@@ -569,7 +567,7 @@ class Keeper:
             self._synced = now
             if self._sync_streams():
                 self._attempt(self._store.sync)
-        if now - self._swept >= SWEEP_S and not self._left:
+        if now - self._swept >= SWEEP_S and not self._is_behind:
             self._swept = now
             self._attempt(self._expiry.sweep)
             self._attempt(self._check_size)
