@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from tidemq.cluster.memory_rows import MemoryRows
 from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession, Run, Stamp
 from tidemq.cluster.promises import DEGRADED_S, UNDER_WAY_MAX, Kept, Promises
 from tidemq.cluster.records import LAYOUTS, NO_DIGEST, Layout, Record, parse_record, read_run
+from tidemq.cluster.refusal import Refusal
 from tidemq.cluster.vectors import Dot, covers, has_seen, raised
 from tidemq.errors import ClusterError
 from tidemq.store.checksums import crc32c
@@ -383,6 +385,21 @@ def test_without_a_copy_it_is_said_after_a_while(degraded: Any, refused: bool) -
     promises.copied(3)
     assert promises.take(DEGRADED_S) == [Kept(3, False, False)]
     assert not promises.is_degraded
+
+
+def test_all_that_was_refused_together_is_known_until_it_is_answered() -> None:
+    """Batches that no work has asked for are under way besides."""
+    promises, refusal = Promises("two", "refuse", degraded_s=1.5), Refusal(Counter())
+    last = UNDER_WAY_MAX + 6
+    for number in range(1, last + 1):
+        promises.begin(number, 0.0)
+    promises.durable(last)
+    for kept in promises.take(2.0):
+        assert kept.refused
+        refusal.note(kept)
+    assert all(map(refusal.covers, range(1, last + 1)))
+    refusal.forget_before(last - 1)
+    assert [number for number in range(1, last + 1) if refusal.covers(number)] == [last - 1, last]
 
 
 @pytest.mark.parametrize(("copy_s", "ends"), [(0.001, True), (0.02, True), (2.0, False)])

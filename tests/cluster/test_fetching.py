@@ -11,6 +11,7 @@ import pytest
 from cluster.nodes import START_NS, make_node, say
 from cluster.test_membership import written
 
+from tidemq.cluster import incoming as incoming_module
 from tidemq.cluster.exchange import FETCH, RECORDS, Exchange
 from tidemq.cluster.fetching import (
     FETCH_S_MAX,
@@ -26,6 +27,7 @@ from tidemq.cluster.members import BEAT_S
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import Clear, Operation, Retain
 from tidemq.cluster.promises import Promises
+from tidemq.cluster.records import parse_record
 
 
 class Links:
@@ -326,3 +328,31 @@ def test_records_that_were_asked_for_are_kept_before_those_that_are_new() -> Non
     for text in texts[WAITING_MAX:]:
         two.receive(text)
     assert incoming.gaps() == []
+
+
+def test_what_waits_is_bounded_in_bytes_and_what_was_asked_for_comes_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, two, texts = two_nodes(60, clear)
+    most = 10 * len(texts[-1])
+    monkeypatch.setattr(incoming_module, "WAITING_BYTES_MAX", most)
+    incoming = two.incoming
+    (origin,) = {parse_record(text).dot.incarnation for text in texts}
+
+    def check() -> None:
+        waiting = incoming._waiting[origin]
+        assert waiting._bytes == sum(len(each.encoded) for each in waiting.records.values())
+        assert waiting._bytes < most + len(texts[-1])
+
+    for text in texts[20:60]:
+        incoming.receive(text)
+        check()
+    assert incoming.counts["cluster_records_held"] == 40 - len(incoming._waiting[origin].records)
+    for _ in range(10):
+        for gap in incoming.gaps():
+            for text in texts[gap.first - 1 : gap.last]:
+                two.receive(text)
+                check()
+    assert incoming.gaps() == []
+    assert two.rows.vector[origin] == 60
+    assert not incoming._waiting[origin]._bytes

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -112,6 +115,56 @@ def retained(broker: Broker) -> int:
     """How many messages the engine has retained."""
     assert broker.monitor is not None
     return broker.monitor.counters_and_sizes()["retained"]
+
+
+class Keeper:
+    """Of a node that lacks what others have."""
+
+    has_members = True
+    takes_snapshot = is_up_to_date = False
+    rejoins = ()
+    membership = SimpleNamespace(verdict="")
+
+    def ask(self, act: Callable[[], Any]) -> Future[Any]:
+        answer: Future[Any] = Future()
+        answer.set_result(act())
+        return answer
+
+
+async def test_a_node_begins_alone_when_it_has_reached_nobody_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when it has lost the others a moment ago, however long it takes what they have; nor with a part of
+    what another one has.
+    """
+    alone_s = 1.0
+    monkeypatch.setattr("tidemq.cluster.host.ALONE_S", alone_s)
+    password = tmp_path / "password"
+    password.write_text("a" * 32 + "\n")
+    password.chmod(0o600)
+    node: Any = {"cluster_name": "test", "cluster_listen": "127.0.0.1:0", "data": tmp_path}
+    host = ClusterHost(Config(**node, cluster_password_file=str(password)))
+    keeper: Any = Keeper()
+    begun = time.monotonic()
+    others: list[int] = []
+    monkeypatch.setattr(host, "_transport_of_now", lambda: SimpleNamespace(connected=lambda: others))
+    await host._catch_up(keeper)
+    assert time.monotonic() - begun >= alone_s
+
+    others.append(2)
+    begins = asyncio.create_task(host._catch_up(keeper))
+    await asyncio.sleep(2 * alone_s)
+    others.clear()
+    lost_at = time.monotonic()
+    await begins
+    assert time.monotonic() - lost_at >= alone_s * 0.9
+
+    keeper.takes_snapshot = True
+    begins = asyncio.create_task(host._catch_up(keeper))
+    await asyncio.sleep(2 * alone_s)
+    assert not begins.done()
+    keeper.takes_snapshot, keeper.is_up_to_date = False, True
+    await begins
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

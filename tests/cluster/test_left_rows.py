@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +22,11 @@ from tidemq.client import Client
 from tidemq.client.errors import PublishError
 from tidemq.cluster import operations as ops
 from tidemq.cluster.conversion import Described
+from tidemq.cluster.keeping import ClusterKeeper
 from tidemq.cluster.left_rows import LeftRows
 from tidemq.cluster.operations import SESSION, Owner
 from tidemq.cluster.rows import Session
+from tidemq.cluster.stored_rows import id_bytes
 from tidemq.cluster.vectors import Dot
 from tidemq.errors import TideMQError
 from tidemq.store import rocksdb
@@ -159,15 +162,22 @@ def failing(request: pytest.FixtureRequest, nodes: Nodes, monkeypatch: pytest.Mo
 
         nonlocal fails
         with monkeypatch.context() as patch:
-            patch.setattr(rocksdb, "_apply", apply_or_fail)
-            patch.setattr(store, "_sync_logs", sync_or_fail)
             patch.setattr(keeper.conversion, "convert", convert_and_fail)
             yield
             await until(is_left, "it is left")
             fails = False
         await until(lambda: not nodes.ask("one", lambda it: it.failure or it._left_rows), "all is stored")
 
-    return until_left
+    @asynccontextmanager
+    async def from_now_on() -> AsyncIterator[None]:
+        nonlocal fails
+        fails = True
+        yield
+        fails = False
+
+    monkeypatch.setattr(rocksdb, "_apply", apply_or_fail)
+    monkeypatch.setattr(store, "_sync_logs", sync_or_fail)
+    return SimpleNamespace(until_left=until_left, from_now_on=from_now_on)
 
 
 async def comes(nodes: Nodes, name: str, *, clean_start: bool) -> None:
@@ -198,7 +208,7 @@ async def test_a_session_that_begins_has_the_queue_that_the_engine_knows(
         async with client(one, "ann") as ann:
             await ann.subscribe("a/#", qos=1)
     ends = (b"ann", None) if before == "one" else ()
-    async with failing("put", "session", *ends):
+    async with failing.until_left("put", "session", *ends):
         coming = asyncio.create_task(comes(nodes, "ann", clean_start=before == "one"))
     await coming
     await comes(nodes, "ann", clean_start=False)
@@ -222,7 +232,7 @@ async def test_a_session_that_ends_is_over(nodes: Nodes, failing: Any) -> None:
     async with client(one, "ann") as ann:
         await ann.subscribe("b/#", qos=1)
     await until(lambda: nodes.count("two", "session") == 1)
-    async with failing("put", "session", b"ann", None):
+    async with failing.until_left("put", "session", b"ann", None):
         with suppress(TideMQError, TimeoutError):
             async with asyncio.timeout(3), Client(url, client_id="ann", session_expiry_s=0):
                 await asyncio.sleep(0)
@@ -238,7 +248,7 @@ async def test_messages_that_could_not_be_stored_go_and_later_ones_come(nodes: N
     one = nodes.brokers["one"]
     async with client(one, "ann") as ann:
         await ann.subscribe("b/#", qos=2)
-    async with failing("add"):
+    async with failing.until_left("add"):
         with suppress(TideMQError, TimeoutError):
             async with asyncio.timeout(3):
                 await publish_all(one, "b/1", [b"refused"], qos=2)
@@ -249,3 +259,38 @@ async def test_messages_that_could_not_be_stored_go_and_later_ones_come(nodes: N
         assert await receive(ann) == b"late"
         await ann.unsubscribe("b/#")
     check_store(nodes.stores["one"], nodes, "one")
+
+
+async def test_what_another_node_has_done_is_told_once_where_it_could_not_be_stored_at_first(
+    nodes: Nodes, failing: Any
+) -> None:
+    """What waits for a client is counted: what was removed twice would hide another message."""
+    one, two = nodes.keepers["one"], nodes.keepers["two"]
+    async with client(nodes.brokers["one"], "ann") as ann:
+        await ann.subscribe("b/#", qos=1)
+    await publish(nodes, "b/1", b"goes")
+    await until(lambda: nodes.agree("one", "two"))
+    told: list[tuple[str, list[bytes]]] = []
+
+    def note(what: str, number: int, ids: Sequence[bytes], *_: object) -> None:
+        assert number == one.conversion.number(ANN)
+        told.append((what, list(ids)))
+
+    access: Any = SimpleNamespace(note_added=partial(note, "added"), note_removed=partial(note, "removed"))
+    one.telling._access = access
+
+    def act(keeper: ClusterKeeper) -> tuple[bytes, bytes]:
+        (goes,) = (each for each, _ in keeper.rows.queue(ANN))
+        comes = keeper.node.stamp()
+        message = make_message("b/1", b"comes")
+        added = ops.Payload(comes, message), ops.Add(ANN, comes, 0, 1, len(message), 0)
+        keeper._write([ops.Remove(ANN, goes), *added])
+        return id_bytes(goes), id_bytes(comes)
+
+    async with failing.from_now_on():
+        goes, comes = nodes.ask("two", act)
+        await until(lambda: one.counts["store_failures"] > 1, "it fails, and fails again")
+    await until(lambda: nodes.agree("one", "two"))
+    await until(lambda: len(told) >= 2)
+    assert sorted(told) == [("added", [comes]), ("removed", [goes])]
+    assert two.rows.vector == one.rows.vector

@@ -188,6 +188,23 @@ def test_what_a_node_that_is_not_there_would_want_waits_for_it() -> None:
     assert node.access.filters == set()
 
 
+def test_more_filters_of_a_node_that_is_not_there_than_there_may_be_are_said_and_the_thread_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node()
+
+    def refuse(_node: int, _removed: list[str], _added: list[str]) -> None:
+        raise RefusedError("too many filters")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.access, "change_filters", refuse)
+        node.neighbours.expect(THREE, ["a", "b"])
+        node.turn()
+    assert "too many filters" in caplog.text
+    assert node.neighbours.apart() == {THREE}
+    assert node.neighbours.counts["cluster_letters_refused"] == 1
+
+
 def test_a_node_that_was_expected_and_comes_is_parted_with_until_all_have_met() -> None:
     node = Node()
     node.neighbours.expect(TWO, ["a", "b"])

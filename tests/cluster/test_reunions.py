@@ -63,7 +63,7 @@ class Here:
             rows=SimpleNamespace(
                 vector=self.vector,
                 homes=lambda: self.sessions.items(),
-                filters=lambda client: [(f"of/{client}", None)],
+                filters=lambda client: [(f"of/{client}", None), (f"$exclusive/{client}", None)],
             ),
             sharing=(sharing := Sharing(SUSPECT_S)),
         )
@@ -180,7 +180,7 @@ def test_who_begins_beside_one_that_is_not_there_holds_back_what_is_for_it(here:
     here.hear(3, SUSPECT_S, peers={1: (1, True), 2: (1, False)})
     here.links.forget()
     assert here.reunions.may_serve(SUSPECT_S), "2 is expected now"
-    assert here.links.expected == {2: ["of/ann", "of/eve"]}
+    assert here.links.expected == {2: ["ann", "eve", "of/ann", "of/eve"]}
 
 
 def test_who_is_not_there_and_wants_nothing_is_not_expected(here: Here) -> None:

@@ -8,13 +8,18 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 from cluster.test_keeping import Nodes, client
 from waiting import until
 
-from tidemq.cluster.snapshots import FAMILIES, Giver, Taker
+from tidemq.cluster import snapshots
+from tidemq.cluster.keeping import ClusterKeeper
+from tidemq.cluster.snapshots import AGAIN_S, ANEW_S, FAMILIES, IDLE_S, UNFINISHED, Giver, Taker
+from tidemq.cluster.stored_tables import FAMILY
+from tidemq.store.memory import MemoryStore
 from tidemq.store.rocksdb import RocksDBStore
 
 
@@ -22,6 +27,10 @@ from tidemq.store.rocksdb import RocksDBStore
 async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
     async with AsyncExitStack() as stack:
         yield Nodes(tmp_path, stack)
+
+
+def is_trimmed(keeper: ClusterKeeper) -> bool:
+    return keeper.node.stability.first > 1
 
 
 def take(giver: Giver, taker: Taker, now: float) -> int:
@@ -76,6 +85,79 @@ def test_the_end_can_be_asked_for_again(tmp_path: Path) -> None:
     assert (taker.rows, giver.rows_given) == (1, None)
     giver.end()
     store.close()
+
+
+@pytest.mark.parametrize("why", ["the giver is started again", "nobody asks for long"])
+def test_what_is_asked_for_of_a_copy_that_is_gone_does_not_come(tmp_path: Path, why: str) -> None:
+    """The rest of a later moment would not go with it. The taker gives up, and begins with nothing."""
+    giving, taken = RocksDBStore(tmp_path / "giver"), MemoryStore()
+    giving.open()
+    giving.write([(each, b"k" * 16, b"v" * 16) for each in ("payload", "retained")], sync=True)
+    taken.write([(FAMILY, UNFINISHED, b""), (FAMILY, b"b", b"boot")], sync=True)
+    numbers = itertools.count(1)
+    giver, taker = Giver(giving, tmp_path), Taker(1, lambda: next(numbers))
+    question = taker.question(0.0)
+    assert question is not None
+    piece = giver.answer(question, 0.0)
+    assert piece is not None
+    taken.write(taker.take(piece), sync=False)
+    assert list(taken.scan("payload"))
+    now = 1.0
+    if why == "nobody asks for long":
+        now += IDLE_S
+        giver.tend(now)
+    else:
+        giver = Giver(giving, tmp_path)
+    for _ in range(3):
+        question = taker.question(now)
+        assert question is not None
+        assert giver.answer(question, now) is None
+        assert not taker.is_lost(now)
+        now += AGAIN_S
+    now += ANEW_S
+    assert taker.is_lost(now)
+    taker.give_up(taken)
+    assert taker.giver == 0
+    assert not taker.is_lost(now)
+    assert not list(taken.scan("payload"))
+    assert {key for key, _ in taken.scan(FAMILY)} == {UNFINISHED, b"b"}, "of this node alone"
+    assert take(giver, Taker(1, lambda: next(numbers)), now) == 2
+    giver.end()
+    giving.close()
+
+
+async def test_a_node_takes_a_snapshot_anew_from_another_one_where_its_giver_is_gone(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not begin before that with what it has."""
+    monkeypatch.setattr(snapshots, "ANEW_S", 1.0)
+    monkeypatch.setattr(snapshots, "AGAIN_S", 0.2)
+    await nodes.meet("one", "two")
+    for name, who in (("one", "ann"), ("two", "bob")):
+        async with client(nodes.brokers[name], who) as made:
+            await made.subscribe("a/#", qos=1)
+    for keeper in nodes.keepers.values():
+        await until(partial(is_trimmed, keeper), "its first records are gone")
+    await until(lambda: nodes.agree("one", "two"))
+    givers: list[int] = []
+    answer = Giver.answer
+
+    def half(self: Giver, body: bytes, now: float) -> bytes | None:
+        """The first one that is asked is gone in the middle."""
+        name = next(each for each, keeper in nodes.keepers.items() if keeper._giver is self)
+        incarnation = nodes.keepers[name].node.incarnation
+        givers.append(incarnation)
+        if incarnation == givers[0] and len(givers) > 3:
+            nodes.links.cut.add(incarnation)
+            return None
+        return answer(self, body, now)
+
+    monkeypatch.setattr(Giver, "answer", half)
+    await nodes.start("three", suspect_s=1.5)
+    assert len(set(givers)) == 2
+    (other,) = (name for name in ("one", "two") if nodes.keepers[name].node.incarnation == givers[-1])
+    await until(lambda: nodes.agree(other, "three"))
+    assert nodes.count("three", "subscription") == 2
 
 
 async def test_a_node_that_serves_takes_no_snapshot(nodes: Nodes) -> None:

@@ -65,6 +65,7 @@ class Applier:
         # clients whose sessions ended last, and when; they may have others by now
         self.ended: dict[str, float] = {}
         self.shadowed: dict[tuple[str, str], Subscription] = {}  # of `home`, to be made again
+        self._stored = 0, 0  # so many of `added` and `removed` are in the store
         self._messages: dict[Stamp, bytes] = {}
         self._runs: list[ops.Run] = []  # of this record, whose messages are not among these
         self._forks: dict[str, Dot] = {}  # by client: what went on, of forks that were counted
@@ -95,13 +96,23 @@ class Applier:
         """The caller has taken what came and went."""
         self.added, self.removed, self.retained, self.sessions = [], [], {}, []
         self.subscriptions, self.forked, self.visited, self.forks = [], [], [], []
+        self._stored = 0, 0
+
+    def stored(self) -> None:
+        """All until now is in the store."""
+        self._stored = len(self.added), len(self.removed)
+
+    def go_back(self) -> None:
+        """What came and went since then is not, and comes again."""
+        added, removed = self._stored
+        del self.added[added:], self.removed[removed:]
 
     def apply(self, record: Record, *, own: bool = False) -> None:
         """All of it: the next of its node, whose `check_payloads` has passed, and whose vector is applied.
         `own`: it is of this node, which knows of all that it does, and is told of nothing.
         """
         told = self.added, self.removed, self.retained, self.sessions, self.subscriptions
-        forks = self.forked, self.visited, self.forks
+        forks, stored = (self.forked, self.visited, self.forks), self._stored
         if own:
             self.forget_changes()
         self._dot, self._seen, self._own = record.dot, record.seen, own
@@ -113,6 +124,7 @@ class Applier:
         if own:
             self.added, self.removed, self.retained, self.sessions, self.subscriptions = told
             self.forked, self.visited, self.forks = forks
+            self._stored = stored
 
     # --- queues ------------------------------------------------------------------------------------
 

@@ -142,14 +142,16 @@ class ClusterHost:
 
     async def _catch_up(self, keeper: ClusterKeeper) -> None:
         """Until all is here that others have, or nobody could be reached for a while."""
-        begun = time.monotonic()
+        reached_at = time.monotonic()
         alone = not self._others and not keeper.has_members
         while not alone:
             if verdict := await asyncio.wrap_future(keeper.ask(lambda: keeper.membership.verdict)):
                 raise ClusterError(verdict)
             if await asyncio.wrap_future(keeper.ask(lambda: keeper.is_up_to_date)):
                 return
-            if not self._transport_of_now().connected() and time.monotonic() - begun > ALONE_S:
+            if self._transport_of_now().connected() or keeper.takes_snapshot:
+                reached_at = time.monotonic()
+            if time.monotonic() - reached_at > ALONE_S:
                 if keeper.rejoins:
                     where = ", ".join(self._others)
                     raise ClusterError(

@@ -16,7 +16,43 @@ from tidemq.cluster.vectors import Vector, covers
 from tidemq.errors import ClusterError
 
 WAITING_MAX = 1024  # records of one node that came before those they follow
+WAITING_BYTES_MAX = 64 << 20  # of these, and one record more
 REASONS_MAX = 64  # that nobody has taken
+
+
+class _Waiting:
+    """Records of one node, by number."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, Record] = {}
+        self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for one more."""
+        return len(self.records) >= WAITING_MAX or self._bytes >= WAITING_BYTES_MAX
+
+    def put(self, number: int, record: Record) -> None:
+        """In the place of what is there by that number."""
+        self.drop(number)
+        self.records[number] = record
+        self._bytes += len(record.encoded)
+
+    def drop(self, number: int) -> None:
+        """If it is there."""
+        record = self.records.pop(number, None)
+        self._bytes -= len(record.encoded) if record is not None else 0
+
+    def make_room(self, number: int) -> int | None:
+        """Room for this one: what was asked for comes before what is new, and goes on far from it. Half of
+        all goes at once, so that this is seldom: how many did. None: it is the newest itself.
+        """
+        if number > max(self.records):
+            return None
+        last = [each for each in sorted(self.records)[len(self.records) // 2 :] if each > number]
+        for each in last:
+            self.drop(each)
+        return len(last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +74,7 @@ class Incoming:
     def __init__(self, rows: Rows, own: int) -> None:
         self._rows = rows
         self._own = own
-        self._waiting: dict[int, dict[int, Record]] = {}
+        self._waiting: dict[int, _Waiting] = {}
         self._highest: dict[int, int] = {}  # that exist, as somebody says
         self.counts: Counter[str] = Counter()
         self.aside: deque[str] = deque(maxlen=REASONS_MAX)  # why records were; the caller says so
@@ -78,38 +114,27 @@ class Incoming:
             self.counts["cluster_records_again"] += 1
             return
         self.hear_of({incarnation: number})
-        waiting = self._waiting.setdefault(incarnation, {})
-        is_full = number not in waiting and len(waiting) >= WAITING_MAX and number != applied + 1
-        if is_full and not self._make_room(waiting, number):
-            self.counts["cluster_records_held"] += 1  # it is asked for again when those before it are here
-            return
-        waiting[number] = record
-
-    def _make_room(self, waiting: dict[int, Record], number: int) -> bool:
-        """Whether there is room for this one: what was asked for comes before what is new, and goes on far
-        from it. Half of them goes at once, so that this is seldom.
-        """
-        if number > max(waiting):
-            return False
-        last = [each for each in sorted(waiting)[WAITING_MAX // 2 :] if each > number]
-        self.counts["cluster_records_held"] += len(last)
-        for each in last:
-            del waiting[each]
-        return True
+        waiting = self._waiting.setdefault(incarnation, _Waiting())
+        if waiting.is_full and number not in waiting.records and number != applied + 1:
+            held = waiting.make_room(number)
+            self.counts["cluster_records_held"] += 1 if held is None else held
+            if held is None:
+                return  # it is asked for again when those before it are here
+        waiting.put(number, record)
 
     def take(self) -> Record | None:
         """The next that can be applied; None: there is none."""
         vector = self._rows.vector
         for incarnation, waiting in self._waiting.items():
             applied, digest = self._rows.applied.get(incarnation, None) or (0, NO_DIGEST)
-            record = waiting.get(applied + 1)
+            record = waiting.records.get(applied + 1)
             if record is None:
                 continue
             if record.previous != digest:
-                del waiting[applied + 1]
+                waiting.drop(applied + 1)
                 self._set_aside(record.encoded, f"record {record.dot} does not follow the one before it")
             elif covers(vector, record.vector):
-                del waiting[applied + 1]
+                waiting.drop(applied + 1)
                 return record
             else:
                 self.hear_of(record.vector)
@@ -121,7 +146,7 @@ class Incoming:
         vector = self._rows.vector
         return any(
             record is not None and covers(vector, record.vector)
-            for record in (each.get(vector.get(who, 0) + 1) for who, each in self._waiting.items())
+            for record in (each.records.get(vector.get(who, 0) + 1) for who, each in self._waiting.items())
         )
 
     def gaps(self) -> list[Gap]:
@@ -129,7 +154,7 @@ class Incoming:
         found = []
         for incarnation, highest in sorted(self._highest.items()):
             applied, _ = self._rows.applied.get(incarnation, None) or (0, NO_DIGEST)
-            waiting = self._waiting.get(incarnation, {})
+            waiting = self._waiting.get(incarnation, _Waiting()).records
             first = applied + 1
             while first in waiting:
                 first += 1

@@ -12,6 +12,13 @@ Interest = dict[str, int]
 GONE = -1  # in place of a number: nobody has it any more
 COUNT_MAX = 2**31 - 1  # of members of a group
 
+EXCLUSIVE = "$exclusive/"  # before a filter that one client has to itself
+
+
+def matched_filter(topic_filter: str) -> str:
+    """What a subscription's filter matches, as nodes say that they want it."""
+    return topic_filter.removeprefix(EXCLUSIVE)
+
 
 def encode_interest(changes: list[tuple[str, int]]) -> bytes:
     """Of filters, in order."""

@@ -42,12 +42,12 @@ from tidemq.cluster.records import Record, formats_read
 from tidemq.cluster.refusal import Refusal
 from tidemq.cluster.rejoining import NEW_REJOINS, Returning, begin_anew_if_due, note_struck_off
 from tidemq.cluster.shared_queues import SharedQueues
-from tidemq.cluster.snapshots import UNFINISHED, Giver, Taker, remove_rows
+from tidemq.cluster.snapshots import UNFINISHED, Giver, Taker, begin_taking, remove_rows
 from tidemq.cluster.stored_rows import StoredRows
 from tidemq.cluster.stored_tables import FAMILY
 from tidemq.cluster.survey import Survey
 from tidemq.cluster.telling import Telling
-from tidemq.cluster.vectors import Vector
+from tidemq.cluster.vectors import Vector, has_seen
 from tidemq.cluster.verifying import Verifying
 from tidemq.errors import ClusterError, StoreError
 from tidemq.store import Store, Write
@@ -61,6 +61,7 @@ MOVING_S = 0.005  # instead of it while a session is awaited
 PAUSE_S = 0.001  # while as many batches are under way as may be
 IN_A_ROW_MAX = 4096  # messages of other nodes between two pieces of work
 TOGETHER_MAX = 65_536  # rows of new messages in one batch
+SERVED = "this node served clients before it met {:016x}, whose log it lacks: start it again"
 GROWS_S = 0.25  # in which a batch gets what other nodes did, and one record more
 
 _log = logging.getLogger("tidemq.cluster")
@@ -165,9 +166,13 @@ class ClusterKeeper(Keeper):
     @property
     def is_up_to_date(self) -> bool:
         """Whether this node has all that its members that are there have done. On the keeper's thread."""
-        if self._taker is not None or self.exchange.giver_of_all(time.monotonic()) is not None:
-            return False
-        return bool(self.node.members.known()) and not self.node.incoming.gaps()
+        taken = not self.takes_snapshot and self.exchange.giver_of_all(time.monotonic()) is None
+        return taken and bool(self.node.members.known()) and not self.node.incoming.gaps()
+
+    @property
+    def takes_snapshot(self) -> bool:
+        """Whether what is here is a part of what another node has."""
+        return self._taker is not None
 
     @property
     def problems(self) -> list[str]:
@@ -295,12 +300,16 @@ class ClusterKeeper(Keeper):
 
     def _end_doubt(self) -> None:
         """The store may have a batch although writing it failed: then a record with its number would be
-        another one here than on other nodes. StoreError where the store takes no writes yet.
+        another one here than on other nodes. What others did in one that it lacks comes, and is told, again.
+        StoreError where the store takes no writes yet.
         """
         if self._is_in_doubt:
             self._store.write([("meta", b"probe", b"")], sync=False)  # as `_save`: it mends itself
             self.rows.read_again()
             self._is_in_doubt = False
+        if self._applied and not has_seen(self.rows.vector, self._applied[-1].dot):
+            self.node.applier.go_back()
+            self._applied = []
 
     def _confirm(self) -> None:
         """The store has what `_record` gave."""
@@ -329,6 +338,7 @@ class ClusterKeeper(Keeper):
     def _tell(self) -> None:
         """Everything that was written is durable: it may be told."""
         now, last = time.monotonic(), self.node.last
+        self.node.applier.stored()
         for number in range(self.node.durable + 1, last + 1):
             self.promises.begin(number, now)
         self.node.synced(self.rows.vector)
@@ -397,6 +407,7 @@ class ClusterKeeper(Keeper):
                 self._access.answer_uncopied(first.work)
             else:
                 self._access.answer(first.work, first.reason)
+        self._refusal.forget_before(self._answers[0].number if self._answers else self._kept)
 
     def _end(self) -> None:
         super()._end()
@@ -453,13 +464,6 @@ class ClusterKeeper(Keeper):
         late = time.monotonic() > self._grows_until
         return not (late or rows.together >= TOGETHER_MAX or rows.has_changed_sessions)
 
-    def _tell_engine(self) -> None:
-        """What other nodes' records have changed of what the engine has."""
-        if self._serves:
-            self.telling.tell()
-        elif not self._loaded:
-            self.telling.forget()  # it is not in memory yet
-
     def _return_entries(self) -> None:
         """Those that this node had before it was struck off."""
         returned = self._returning.advance(self._write)
@@ -475,29 +479,24 @@ class ClusterKeeper(Keeper):
     def _take_snapshot(self, now: float) -> None:
         """Where this node is new, and records that it lacks are gone."""
         pieces, self.exchange.pieces = self.exchange.pieces, []  # those that nobody asked for go
-        if self._taker is None:
+        if self._taker is not None and self._taker.is_lost(now):
+            self._taker.give_up(self._store)
+            self.rows.read_again()
+        if self._taker is None or not self._taker.giver:
             giver = self.exchange.giver_of_all(now)
             if giver is None:
                 return
             if self._serves:
-                text = (
-                    f"this node served clients before it met {giver:016x}, whose log it lacks: start it again"
-                )
-                self._end_with(text)
+                self._end_with(SERVED.format(giver))
                 return
-            self._taker = Taker(giver, self._new_number)
             self._access.refuse(IMPLEMENTATION_SPECIFIC_ERROR)  # what is stored now would be overwritten
-            self._store.write([(FAMILY, UNFINISHED, b"")], sync=True)
-            remove_rows(self._store)
-            _log.warning("this node takes over what %016x has", giver)
+            self._taker = begin_taking(self._store, giver, self._new_number)
         for source, body in pieces:
             if source == self._taker.giver:
                 self._store.write(self._taker.take(body), sync=False)
         if self._taker.is_done:
             self._end_snapshot(self._taker.rows)
-            return
-        question = self._taker.question(now)
-        if question is not None:
+        elif (question := self._taker.question(now)) is not None:
             self.exchange.ask_for_piece(self._taker.giver, question)
 
     def _end_snapshot(self, rows: int) -> None:
@@ -553,10 +552,8 @@ class ClusterKeeper(Keeper):
 
     def _look(self, now: float) -> None:
         joins, settled = self._taker is not None or not self._serves, self.moves.orphans.settled
-        given = self._giver.rows_given
-        self.survey.look(
-            self.node, now, settled=settled, joins=joins, degraded=self.problems, rows_given=given
-        )
+        degraded, rows = self.problems, self._giver.rows_given
+        self.survey.look(self.node, now, settled=settled, joins=joins, degraded=degraded, rows_given=rows)
 
     def _go_on(self) -> None:
         """Applies what other nodes did, says how it stands here, and answers what can be answered."""
@@ -580,7 +577,10 @@ class ClusterKeeper(Keeper):
             self.exchange.tick(now, unread=bool(self.inbox))
             self._look(now)
             self._write([])
-            self._tell_engine()
+            if self._serves:
+                self.telling.tell()
+            elif not self._loaded:
+                self.telling.forget()  # what other nodes have done is not in the engine's memory yet
             if self._serves and self.draining.is_member:
                 self._return_entries()
                 self.moves.advance(now, pauses=self.minority.pauses)

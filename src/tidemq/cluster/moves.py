@@ -38,6 +38,7 @@ from tidemq.cluster.contests import Contests
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.departures import GONE, KEPT, LATE, YIELD, Departures
 from tidemq.cluster.forms import decode, encode
+from tidemq.cluster.interest import matched_filter
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import next_in_ring
 from tidemq.cluster.move_states import Asker, Begun, Come, Coming, Round, Visits, clocks_of
@@ -299,7 +300,7 @@ class Moves:
             return True
         self.counts["cluster_sessions_held"] += client not in self._held
         self._held.add(client)
-        filters = [each.removeprefix("$exclusive/") for each, _ in self._node.rows.filters(client)]
+        filters = [matched_filter(each) for each, _ in self._node.rows.filters(client)]
         return self._links.hold(client, home, [each for each in filters if not each.startswith("$share/")])
 
     def _begin_all(self) -> None:
@@ -333,6 +334,7 @@ class Moves:
 
     def _give_up(self, client: str, coming: Coming) -> None:
         """A session cannot be read. Who wants a new one gets it all the same."""
+        coming.taken = False  # where its end cannot be stored it is tried again
         session = self._node.rows.sessions.get(client, None)
         if not coming.clean or coming.is_left or session is None:
             self._finish(client, SERVER_UNAVAILABLE)

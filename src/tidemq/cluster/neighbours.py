@@ -347,10 +347,13 @@ class Neighbours:
         node = self._nodes.get(incarnation)
         if node is None or node.is_dead or node.has_said_all:
             return
-        self._take_interest(node, dict.fromkeys(filters, 0))
-        node.doubtful = set(node.wanted)
         with self._lock:
             node.is_apart = True
+        try:
+            self._take_interest(node, dict.fromkeys(filters, 0))
+        except RefusedError as error:  # there are as many as there may be
+            self._say_refused(incarnation, error)
+        node.doubtful = set(node.wanted)
 
     def _free_slot(self) -> int | None:
         since, slot = min(self._free, default=(inf, 0))

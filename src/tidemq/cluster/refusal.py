@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR
-from tidemq.cluster.promises import UNDER_WAY_MAX, Kept, Promises
+from tidemq.cluster.promises import Kept, Promises
 
 if TYPE_CHECKING:
     from tidemq.engine import StoreAccess
@@ -23,7 +23,7 @@ class Refusal:
 
     def __init__(self, counts: Counter[str]) -> None:
         self._counts = counts
-        self._batches: dict[int, None] = {}  # that were refused, the last of them
+        self._batches: dict[int, None] = {}  # that were refused, in order
         self._refuses = False
 
     def note(self, kept: Kept) -> None:
@@ -31,14 +31,17 @@ class Refusal:
         if kept.refused:
             self._counts["cluster_unacknowledged_degraded"] += 1
             self._batches[kept.number] = None
-            if len(self._batches) > UNDER_WAY_MAX:
-                del self._batches[next(iter(self._batches))]
         elif kept.degraded:
             self._counts["cluster_acknowledged_degraded"] += 1
 
     def covers(self, number: int) -> bool:
         """Whether what is owed for this batch is not to be said."""
         return number in self._batches
+
+    def forget_before(self, number: int) -> None:
+        """Nothing is owed for batches before this one."""
+        while self._batches and (first := next(iter(self._batches))) < number:
+            del self._batches[first]
 
     def follow(self, promises: Promises, access: StoreAccess, otherwise: int | None, *, pauses: bool) -> None:
         """Has the engine refuse publishers as long as there are no copies; while the node `pauses`, all that

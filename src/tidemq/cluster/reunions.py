@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from math import inf
 
+from tidemq.cluster.interest import matched_filter
 from tidemq.cluster.links import Links
 from tidemq.cluster.node import Node
 from tidemq.cluster.sessions import sessions_of
@@ -64,7 +65,7 @@ class Reunions:
         """To which the sessions there are subscribed, as far as this node knows."""
         rows = self._node.rows
         clients = sessions_of(rows, home)
-        return sorted({topic_filter for client in clients for topic_filter, _ in rows.filters(client)})
+        return sorted({matched_filter(each) for client in clients for each, _ in rows.filters(client)})
 
     def has_met_all(self, now: float) -> bool:
         """Whether a message that is published here goes to all nodes that want it."""

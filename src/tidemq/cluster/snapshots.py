@@ -9,6 +9,7 @@ and so no node has dropped any of them.
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
 import shutil
 from collections.abc import Callable, Iterable
@@ -26,6 +27,7 @@ FOLDER = "snapshot"  # in the data directory: links do not go beyond a file syst
 PIECE_BYTES = 256 << 10
 IDLE_S = 60.0  # after which a copy that nobody asks for goes
 AGAIN_S = 3.0  # without an answer
+ANEW_S = 30.0  # without an answer, although it was asked for again
 REJOINS = b"j"  # in the family `cluster`, of a node that has left: where the others were, a line each
 UNFINISHED = b"w"  # likewise: a snapshot has begun and not ended
 ROWS_AT_ONCE = 4096  # in one batch, of what may be any number
@@ -53,6 +55,8 @@ _OWN = (
     ASIDE,
 )  # letters of rows of the family `cluster` that concern one node alone
 
+_log = logging.getLogger("tidemq.cluster")
+
 
 class Giver:
     """Gives to one taker at a time. `folder` is the data directory."""
@@ -69,7 +73,8 @@ class Giver:
         self._forget_files()
 
     def answer(self, body: bytes, now: float) -> bytes | None:
-        """The piece that is asked for; None: somebody else takes a snapshot at this time.
+        """The piece that is asked for; None: somebody else takes a snapshot at this time, or it is one of a
+        copy that is gone: what is here by now is no continuation of that.
 
         ClusterError where the question is none, StoreError where no copy can be made.
         """
@@ -80,6 +85,8 @@ class Giver:
         if nonce != self._nonce and waits:
             return None
         if nonce != self._nonce or self._copy is None:
+            if (index, after) != (0, b""):
+                return None
             self._freeze(nonce)
         self._asked_at = now
         assert self._copy is not None
@@ -145,7 +152,9 @@ def _is_given(family: str, key: bytes) -> bool:
 
 
 class Taker:
-    """Takes one snapshot into an empty store. `new_number` gives the number of a queue that never was."""
+    """Takes one snapshot into an empty store. `new_number` gives the number of a queue that never was. Given
+    up, it has no `giver`: 0.
+    """
 
     def __init__(self, giver: int, new_number: Callable[[], int]) -> None:
         self.giver = giver
@@ -155,6 +164,7 @@ class Taker:
         self._index = 0
         self._after = b""
         self._asked_at = -AGAIN_S
+        self._waits_since: float | None = None
         self.rows = 0
         self.is_done = False
 
@@ -163,7 +173,18 @@ class Taker:
         if self.is_done or now - self._asked_at < AGAIN_S:
             return None
         self._asked_at = now
+        self._waits_since = now if self._waits_since is None else self._waits_since
         return encode("Q B bytes", self._nonce, self._index, self._after)
+
+    def is_lost(self, now: float) -> bool:
+        """Whether the rest does not come: the giver is gone, or its copy."""
+        return self._waits_since is not None and now - self._waits_since >= ANEW_S
+
+    def give_up(self, store: Store) -> None:
+        """What has come is of a moment that is gone. The next one begins with an empty store."""
+        _log.warning("the rest of what %016x has does not come: this node begins anew", self.giver)
+        remove_rows(store)
+        self.giver, self._waits_since = 0, None
 
     def take(self, body: bytes) -> list[Write]:
         """The writes of a piece; none where it is not the one that was asked for."""
@@ -175,7 +196,7 @@ class Taker:
         while reader.at < len(body):
             writes.append(self._renumbered(FAMILIES[index], reader.read("bytes"), reader.read("bytes")))
         self.rows += len(writes)
-        self._asked_at = -AGAIN_S
+        self._asked_at, self._waits_since = -AGAIN_S, None
         self._after = b"" if done else last
         self._index += done
         self.is_done = self._index == len(FAMILIES)
@@ -198,6 +219,14 @@ class Taker:
             numbers = (self._number(each.to_bytes(8)) for each in decode("Q*", value)[0])
             value = encode("Q*", [int.from_bytes(each) for each in numbers])
         return family, key, value
+
+
+def begin_taking(store: Store, giver: int, new_number: Callable[[], int]) -> Taker:
+    """Into a store of which nothing is to stay. Each start goes on with that until the snapshot has ended."""
+    store.write([(FAMILY, UNFINISHED, b"")], sync=True)
+    remove_rows(store)
+    _log.warning("this node takes over what %016x has", giver)
+    return Taker(giver, new_number)
 
 
 def remove_rows(store: Store) -> None:
