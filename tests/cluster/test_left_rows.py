@@ -25,10 +25,11 @@ from tidemq.cluster.conversion import Described
 from tidemq.cluster.keeping import ClusterKeeper
 from tidemq.cluster.left_rows import LeftRows
 from tidemq.cluster.operations import SESSION, Owner
+from tidemq.cluster.records import Record
 from tidemq.cluster.rows import Session
 from tidemq.cluster.stored_rows import id_bytes
 from tidemq.cluster.vectors import Dot
-from tidemq.errors import TideMQError
+from tidemq.errors import StoreError, TideMQError
 from tidemq.store import rocksdb
 
 
@@ -84,6 +85,24 @@ def test_what_was_converted_and_not_stored_is_converted_again(is_there: bool) ->
     assert isinstance(later, ops.PutSession)
     assert not later.begins
     assert later.epoch == again.epoch
+
+
+def test_of_two_sessions_that_began_and_were_not_stored_the_store_may_have_the_first() -> None:
+    converting = Converting()
+    rows, conversion = converting.rows, converting.conversion
+    rows.sessions.put("ann", None, None)
+    (first,) = converting.convert(session(7))
+    assert isinstance(first, ops.PutSession)
+    rows.owners.add(ANN, 7)
+    rows.sessions.put("ann", None, Session(first, Dot(1, 1)))
+    again, end, second = converting.convert(session(7), ("put", "session", b"ann", None), session(8))
+    assert isinstance(again, ops.PutSession)
+    assert isinstance(second, ops.PutSession)
+    assert (again.begins, again.epoch) == (False, first.epoch)
+    assert end == ops.EndSession("ann", first.epoch)
+    assert second.begins
+    assert second.epoch == conversion.epoch("ann") != first.epoch
+    assert conversion.owner(8) == ANN
 
 
 def test_the_end_of_a_session_that_was_not_stored_is_one_of_that_session() -> None:
@@ -261,10 +280,13 @@ async def test_messages_that_could_not_be_stored_go_and_later_ones_come(nodes: N
     check_store(nodes.stores["one"], nodes, "one")
 
 
+@pytest.mark.parametrize("reads", [True, False])
 async def test_what_another_node_has_done_is_told_once_where_it_could_not_be_stored_at_first(
-    nodes: Nodes, failing: Any
+    nodes: Nodes, failing: Any, monkeypatch: pytest.MonkeyPatch, reads: bool
 ) -> None:
-    """What waits for a client is counted: what was removed twice would hide another message."""
+    """What waits for a client is counted: what was removed twice would hide another message. It could not be
+    written, or what it is applied to could not be read.
+    """
     one, two = nodes.keepers["one"], nodes.keepers["two"]
     async with client(nodes.brokers["one"], "ann") as ann:
         await ann.subscribe("b/#", qos=1)
@@ -287,10 +309,120 @@ async def test_what_another_node_has_done_is_told_once_where_it_could_not_be_sto
         keeper._write([ops.Remove(ANN, goes), *added])
         return id_bytes(goes), id_bytes(comes)
 
-    async with failing.from_now_on():
+    take = one.node.incoming.take
+    failures = 0
+
+    def take_or_fail() -> Record | None:
+        """There is another record, which cannot be applied."""
+        nonlocal failures
+        record = take()
+        if record is None and one.node.applier.removed and failures < 2:
+            failures += 1
+            raise StoreError("it cannot be read")
+        return record
+
+    if reads:
+        monkeypatch.setattr(one.node.incoming, "take", take_or_fail)
         goes, comes = nodes.ask("two", act)
-        await until(lambda: one.counts["store_failures"] > 1, "it fails, and fails again")
+        await until(lambda: failures == 2)
+    else:
+        async with failing.from_now_on():
+            goes, comes = nodes.ask("two", act)
+            await until(lambda: one.counts["store_failures"] > 1, "it fails, and fails again")
     await until(lambda: nodes.agree("one", "two"))
+    await until(lambda: nodes.ask("one", lambda it: it.node.applied == it.rows.vector), "and durably")
     await until(lambda: len(told) >= 2)
     assert sorted(told) == [("added", [comes]), ("removed", [goes])]
     assert two.rows.vector == one.rows.vector
+
+
+def made_work(**rest: Any) -> Any:
+    """Of the engine's, with nothing else in it."""
+    lists: dict[str, Any] = {each: [] for each in ("purges", "trims", "expired", "reads", "left", "arrived")}
+    nothing: dict[str, Any] = {"let_go": [], "given": [], "described": [], "writes": [], "elsewhere": set()}
+    return SimpleNamespace(**{**lists, **nothing, **rest})
+
+
+async def test_nothing_of_a_batch_that_failed_is_in_the_next_one(nodes: Nodes) -> None:
+    def look(keeper: ClusterKeeper) -> list[Any]:
+        keeper.node.write([ops.Retain("t", keeper.node.stamp(), b"...")])
+        assert keeper.rows.take_changes()
+        keeper._leave_undone(made_work())
+        return keeper.rows.take_changes()
+
+    assert nodes.ask("one", look) == []
+
+
+async def test_windows_are_read_although_what_moves_cannot_be_followed(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue whose window is never answered would send nothing any more."""
+    keeper, answered = nodes.keepers["one"], list[int]()
+
+    def fail(*_: object) -> None:
+        raise StoreError("it cannot be read")
+
+    def answer(_reactor: int, queue: int, *_: object) -> list[bytes]:
+        answered.append(queue)
+        return []
+
+    monkeypatch.setattr(keeper.shared, "given", fail)
+    monkeypatch.setattr(keeper._windows, "answer", answer)
+    nodes.ask("one", lambda it: it._do_the_rest(made_work(given=[(1, 0)], reads=[(0, 7, b"", 10)])))
+    assert answered == [7]
+
+
+async def test_it_is_open_what_the_store_has_until_all_is_known(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise StoreError("it cannot be read")
+
+    def look(keeper: ClusterKeeper) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(keeper.rows, "confirm", fail)
+            with pytest.raises(StoreError):
+                keeper._write([ops.Clear("t", keeper.node.stamp())])
+        keeper.rows.discard()
+        before = keeper.node.durable
+        keeper._write([ops.Clear("t", keeper.node.stamp())])
+        assert keeper.node.durable == before + 2
+
+    nodes.ask("one", look)
+    await until(lambda: nodes.agree("one", "two"))
+    assert not nodes.keepers["two"].node.incoming.counts["cluster_records_damaged"]
+
+
+async def test_what_is_there_although_it_could_not_be_synced_is_synced_and_told(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nothing else is written afterwards."""
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "the sync fails")
+
+    def look(keeper: ClusterKeeper) -> None:
+        before = keeper.node.durable
+        with monkeypatch.context() as patch:
+            patch.setattr(nodes.stores["one"], "_sync_logs", fail)
+            with pytest.raises(StoreError):
+                keeper._write([ops.Clear("t", keeper.node.stamp())])
+        keeper.rows.discard()
+        assert keeper.node.durable == before
+        keeper._write([])
+        assert keeper.node.durable == before + 1
+
+    nodes.ask("one", look)
+
+
+async def test_who_is_named_waits_for_what_is_left(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is heard before that is stored."""
+
+    def look(keeper: ClusterKeeper) -> None:
+        monkeypatch.setattr(keeper.conversion, "is_over", lambda _: True)
+        keeper._left_rows.add([("remove", 7, bytes(16), 0)])
+        with pytest.raises(StoreError, match="before what is left is stored"):
+            keeper._hear_of_next([b"ann"])
+        keeper._left_rows.clear()
+
+    nodes.ask("one", look)

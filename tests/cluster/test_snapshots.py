@@ -39,6 +39,7 @@ def take(giver: Giver, taker: Taker, now: float) -> int:
         piece = giver.answer(question, now)
         assert piece is not None
         taker.take(piece)
+        taker.took()
     assert taker.is_done
     return taker.rows
 
@@ -58,6 +59,7 @@ def test_one_is_given_after_the_other_without_a_pause(tmp_path: Path) -> None:
     assert waiting is not None
     assert giver.answer(waiting, 0.0) is None, "the first has not got all"
     first.take(piece)
+    first.took()
     assert take(giver, first, 1.0) == 20
     second = Taker(1, lambda: next(numbers))
     assert take(giver, second, 1.0) == 20
@@ -81,10 +83,36 @@ def test_the_end_can_be_asked_for_again(tmp_path: Path) -> None:
         assert first is not None
         assert first == again
         taker.take(first)
+        taker.took()
     assert taker.is_done
     assert (taker.rows, giver.rows_given) == (1, None)
     giver.end()
     store.close()
+
+
+def test_a_piece_that_could_not_be_stored_is_asked_for_again(tmp_path: Path) -> None:
+    giving = RocksDBStore(tmp_path / "giver")
+    giving.open()
+    giving.write([("payload", b"%016d" % number, b"x" * 1000) for number in range(1000)], sync=True)
+    giver, taker = Giver(giving, tmp_path), Taker(1, itertools.count(1).__next__)
+    now, taken = 0.0, MemoryStore()
+    for turn in itertools.count():
+        question = taker.question(now)
+        if question is None:
+            break
+        piece = giver.answer(question, now)
+        assert piece is not None
+        writes = taker.take(piece)
+        if turn % 3 == 1:  # it could not be written
+            now += AGAIN_S
+            continue
+        taken.write(writes, sync=False)
+        taker.took()
+        taker.took()  # once
+    assert taker.is_done
+    assert taker.rows == len(list(taken.scan("payload"))) == 1000
+    giver.end()
+    giving.close()
 
 
 @pytest.mark.parametrize("why", ["the giver is started again", "nobody asks for long"])
@@ -101,6 +129,7 @@ def test_what_is_asked_for_of_a_copy_that_is_gone_does_not_come(tmp_path: Path, 
     piece = giver.answer(question, 0.0)
     assert piece is not None
     taken.write(taker.take(piece), sync=False)
+    taker.took()
     assert list(taken.scan("payload"))
     now = 1.0
     if why == "nobody asks for long":

@@ -118,13 +118,15 @@ class Applier:
         self._dot, self._seen, self._own = record.dot, record.seen, own
         self._messages.clear()
         self._runs.clear()
-        for operation in record.operations:
-            self._acts[type(operation)](operation)
-        self._rows.applied.put(record.dot.incarnation, None, (record.dot.number, record.digest))
-        if own:
-            self.added, self.removed, self.retained, self.sessions, self.subscriptions = told
-            self.forked, self.visited, self.forks = forks
-            self._stored = stored
+        try:
+            for operation in record.operations:
+                self._acts[type(operation)](operation)
+            self._rows.applied.put(record.dot.incarnation, None, (record.dot.number, record.digest))
+        finally:
+            if own:
+                self.added, self.removed, self.retained, self.sessions, self.subscriptions = told
+                self.forked, self.visited, self.forks = forks
+                self._stored = stored
 
     # --- queues ------------------------------------------------------------------------------------
 

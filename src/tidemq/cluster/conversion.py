@@ -449,6 +449,8 @@ class Conversion:
         owner, standing, given = Owner(SESSION, client), self._rows.standing(client), self._given.get(client)
         if given is None or standing is None or standing.epoch != given or standing.home != self._home:
             return False
+        if self._rows.owners.numbers(owner)[-1:] != (number,):
+            return False  # it is the client's next one
         self._owners_before.setdefault(number, self._owners.get(number))
         self._owners[number] = owner
         self._epochs[client] = self._connected[client] = given

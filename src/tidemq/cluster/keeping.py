@@ -9,10 +9,8 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +35,9 @@ from tidemq.cluster.minority import Minority
 from tidemq.cluster.moves import ASK, KINDS, Moves
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner
+from tidemq.cluster.owed import Owed
 from tidemq.cluster.promises import Promises
 from tidemq.cluster.records import Record, formats_read
-from tidemq.cluster.refusal import Refusal
 from tidemq.cluster.rejoining import NEW_REJOINS, Returning, begin_anew_if_due, note_struck_off
 from tidemq.cluster.shared_queues import SharedQueues
 from tidemq.cluster.snapshots import UNFINISHED, Giver, Taker, begin_taking, remove_rows
@@ -64,17 +62,9 @@ TOGETHER_MAX = 65_536  # rows of new messages in one batch
 SERVED = "this node served clients before it met {:016x}, whose log it lacks: start it again"
 GROWS_S = 0.25  # in which a batch gets what other nodes did, and one record more
 
+PROBE: Write = ("meta", b"probe", b"")
+
 _log = logging.getLogger("tidemq.cluster")
-
-
-@dataclass(frozen=True, slots=True)
-class _Owed:
-    """An answer that is owed to the engine, for all up to a record, and for what was announced."""
-
-    number: int
-    work: StoreWork
-    reason: int
-    announced: int
 
 
 class ClusterKeeper(Keeper):
@@ -91,9 +81,7 @@ class ClusterKeeper(Keeper):
         self.inbox = Inbox(access.poke, self.counts)
         self._left_rows = LeftRows()
         self._is_in_doubt = False  # whether the store has the last batch: writing it failed
-        self._answers: deque[_Owed] = deque()
-        self._kept = 0  # the last record whose promises are kept
-        self._refusal = Refusal(self.counts)
+        self._owed = Owed(access, links, self.counts)
         self._applied: list[Record] = []  # since the last batch
         self._grows_until = 0.0
         self._taker: Taker | None = None  # while a snapshot is taken
@@ -230,7 +218,7 @@ class ClusterKeeper(Keeper):
         )
         self._returning = Returning(self._store, self.rows, self.counts)
         self.draining = Draining(self.node, self.moves, self.exchange, self._links, self._store, self._write)
-        self._kept = self.node.last
+        self._owed.kept = self.node.last
 
     def _new_number(self) -> int:
         if self._loaded:
@@ -265,13 +253,15 @@ class ClusterKeeper(Keeper):
             if self.inbox:  # who has applied a record has a copy, and who is there is heard
                 self._try(self._go_on)
             time.sleep(PAUSE_S)
-        wait_s = MOVING_S if self.moves.is_waiting or self._answers or self.draining.phase else TICK_S
+        wait_s = MOVING_S if self.moves.is_waiting or self._owed or self.draining.phase else TICK_S
         return self._access.take_work(min(wait_s, self._wait_s()), described=True)
 
     def _hear_of_next(self, named: Collection[bytes]) -> None:
         """What a session takes that began after another one had ended is not for nobody, only because its
         node's record of that is still on its way. StoreError where that cannot be known in time.
         """
+        if self._left_rows and any(map(self.conversion.is_over, named)):
+            raise StoreError("what other nodes did is not heard before what is left is stored")
         catch_up(self.node, lambda: any(map(self.conversion.is_over, named)), partial(self._try, self._go_on))
 
     def _is_purged(self, start: bytes) -> bool:
@@ -304,17 +294,21 @@ class ClusterKeeper(Keeper):
         StoreError where the store takes no writes yet.
         """
         if self._is_in_doubt:
-            self._store.write([("meta", b"probe", b"")], sync=False)  # as `_save`: it mends itself
+            self._store.write([PROBE], sync=False)  # as `_save`: it mends itself
             self.rows.read_again()
             self._is_in_doubt = False
         if self._applied and not has_seen(self.rows.vector, self._applied[-1].dot):
-            self.node.applier.go_back()
-            self._applied = []
+            self._forget_applied()
+
+    def _forget_applied(self) -> None:
+        """What others did since the last batch is not stored, and comes again."""
+        self.node.applier.go_back()
+        self._applied = []
 
     def _confirm(self) -> None:
         """The store has what `_record` gave."""
-        self._is_in_doubt = False
         self.rows.confirm()
+        self._is_in_doubt = False
 
     def _saved(self) -> None:
         """What is to be known of a batch when the store has it, durably."""
@@ -330,6 +324,8 @@ class ClusterKeeper(Keeper):
         are this node's alone.
         """
         writes = [*self._record(operations), *plain]
+        if not writes and self.node.applied != self.rows.vector:
+            writes = [PROBE]  # what was in doubt is there: it is to be durable, and told
         if writes:
             self._store.write(writes, sync=True)
             self._confirm()
@@ -348,6 +344,7 @@ class ClusterKeeper(Keeper):
         self._applied = []
 
     def _leave_undone(self, work: StoreWork) -> None:
+        self.rows.discard()  # or it would be in what is written next
         self._left_rows.add(work.described or [], work.elsewhere)
         self._leave(work.writes)
 
@@ -369,6 +366,11 @@ class ClusterKeeper(Keeper):
     def _do_the_rest(self, work: StoreWork) -> None:
         # not before the work is converted: until then its rows are those of a session
         work.purges[:] = [start for start in work.purges if self._is_purged(start)]
+        self._attempt(partial(self._follow_sessions, work))
+        super()._do_the_rest(work)
+
+    def _follow_sessions(self, work: StoreWork) -> None:
+        """Those that left the engine, or came, and queues of shared groups."""
         for client, place, here in work.left:
             self.moves.departures.left(client.decode(), place, here=here)
         for client, here in work.arrived:
@@ -376,9 +378,7 @@ class ClusterKeeper(Keeper):
             self.telling.arrived(client.decode())
         for number in work.let_go:
             self.shared.let_go(number)
-        if work.given:
-            self.shared.given(work.given)
-        super()._do_the_rest(work)
+        self.shared.given(work.given)
 
     def _answer(self, work: StoreWork, reason: int = 0) -> None:
         """When what the work did, and all before, has its copies; and other nodes know what they are to send
@@ -386,34 +386,18 @@ class ClusterKeeper(Keeper):
         """
         if not reason:
             self.conversion.stored()
-        announced = self._links.announce() if self.conversion.subscribes and self._serves else 0
         last = self.node.durable if reason else self.node.last  # what failed has no record
-        self._answers.append(_Owed(last, work, reason, announced))
+        self._owed.add(last, work, reason, announces=self.conversion.subscribes and self._serves)
         self._settle()
 
     def _settle(self) -> None:
-        """Answers works whose promises can be kept."""
-        for kept in self.promises.take(time.monotonic()):
-            self._kept = kept.number
-            self._refusal.note(kept)
-        fails = self.failure or self._taker is not None
+        fails = self.failure or self.takes_snapshot
         otherwise = None if fails else QUOTA_EXCEEDED * self._full
-        self._refusal.follow(self.promises, self._access, otherwise, pauses=self.minority.pauses)
-        while self._answers and (first := self._answers[0]).number <= self._kept:
-            if first.announced and self._links.announced(first.announced) is None:
-                return
-            self._answers.popleft()
-            if self._refusal.covers(first.number) and not first.reason:
-                self._access.answer_uncopied(first.work)
-            else:
-                self._access.answer(first.work, first.reason)
-        self._refusal.forget_before(self._answers[0].number if self._answers else self._kept)
+        self._owed.settle(self.promises, time.monotonic(), otherwise, pauses=self.minority.pauses)
 
     def _end(self) -> None:
         super()._end()
-        while self._answers:
-            first = self._answers.popleft()
-            self._access.answer(first.work, first.reason)
+        self._owed.answer_all()
 
     # --- other nodes -------------------------------------------------------------------------------
 
@@ -494,6 +478,7 @@ class ClusterKeeper(Keeper):
         for source, body in pieces:
             if source == self._taker.giver:
                 self._store.write(self._taker.take(body), sync=False)
+                self._taker.took()
         if self._taker.is_done:
             self._end_snapshot(self._taker.rows)
         elif (question := self._taker.question(now)) is not None:
@@ -538,7 +523,7 @@ class ClusterKeeper(Keeper):
     @property
     def is_settled(self) -> bool:
         """Whether a node that leaves owes nothing any more. On the keeper's thread."""
-        return self.draining.is_settled and not self._answers and not self._left_rows
+        return self.draining.is_settled and not self._owed and not self._left_rows
 
     def forget(self, who: str) -> Future[str]:
         """As `Membership.forget`, from any thread; StoreError where nothing can be stored."""
@@ -591,6 +576,8 @@ class ClusterKeeper(Keeper):
             self.went_on_s = now
         except StoreError as error:
             self.rows.discard()
+            if not self._is_in_doubt:  # else it is open whether what others did is there
+                self._forget_applied()
             self.node.tidy_again()
             self.exchange.keep_again()
             self._report("what other nodes did cannot be stored", error)

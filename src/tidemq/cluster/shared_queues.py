@@ -62,6 +62,7 @@ class SharedQueues:
         self._write = write
         self._tokens = itertools.count(1)
         self._given: dict[int, tuple[Owner, Stamp]] = {}  # by token
+        self._over: list[int] = []  # tokens of those that have found a member or a queue
         self._queues: dict[tuple[int, int], Waiting] = {}  # by dead node, or own queue: what is to be given
         self._rest_until: dict[tuple[int, int], float] = {}  # and when they are looked at again
         self._found: set[tuple[int, int]] = set()  # of which something was, since they were begun
@@ -83,7 +84,9 @@ class SharedQueues:
         self._rest_until.pop((self._node.incarnation, 0), None)
 
     def advance(self, orphans: list[int], now: float) -> None:
-        """Gives some. `orphans`: dead nodes whose next in the ring this node is."""
+        """Gives some, and removes what was given. `orphans`: dead nodes whose next in the ring this is."""
+        if self._over:
+            self._remove_given()
         nodes = [*orphans, *([self._node.incarnation] if self._has_own_apart else [])]
         wanted = {(each, 0): None for each in nodes} | {(0, number): None for number in self._let_go}
         for key in [key for key in self._queues if key not in wanted]:
@@ -159,12 +162,19 @@ class SharedQueues:
 
     def given(self, answers: list[tuple[int, int]]) -> None:
         """What has become of some: token, and 0 or a reason code."""
-        removed: list[Operation] = []
         for token, reason in answers:
-            owner, message_id = self._given.pop(token)
             self.counts["cluster_shared_refused" if reason >= 0x80 else "cluster_shared_given"] += 1
             if reason >= 0x80:
+                owner, _ = self._given.pop(token)
                 self._members.doubt(owner.name)
-            elif self._rows.entries.get(owner, message_id) is not None:
-                removed.append(ops.Remove(owner, message_id))
-        self._write(removed)
+            else:
+                self._over.append(token)
+
+    def _remove_given(self) -> None:
+        """Until that is stored they count as being given: nobody gets them again."""
+        over = [self._given[token] for token in self._over]
+        there = [each for each in over if self._rows.entries.get(*each) is not None]
+        self._write([ops.Remove(*each) for each in there])
+        for token in self._over:
+            del self._given[token]
+        self._over.clear()

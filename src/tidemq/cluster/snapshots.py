@@ -165,6 +165,8 @@ class Taker:
         self._after = b""
         self._asked_at = -AGAIN_S
         self._waits_since: float | None = None
+        # that has come: its last key, whether it is the family's last piece, and its rows
+        self._piece: tuple[bytes, bool, int] | None = None
         self.rows = 0
         self.is_done = False
 
@@ -187,7 +189,9 @@ class Taker:
         self.giver, self._waits_since = 0, None
 
     def take(self, body: bytes) -> list[Write]:
-        """The writes of a piece; none where it is not the one that was asked for."""
+        """The writes of a piece, which is `took` when they are in the store; none where it is not the one
+        that was asked for.
+        """
         reader = Reader(body, 0, "a piece of a snapshot")
         nonce, index, after, last, done = (reader.read(form) for form in ["Q", "B", "bytes", "bytes", "?"])
         if (nonce, index, after) != (self._nonce, self._index, self._after) or self.is_done:
@@ -195,12 +199,19 @@ class Taker:
         writes: list[Write] = []
         while reader.at < len(body):
             writes.append(self._renumbered(FAMILIES[index], reader.read("bytes"), reader.read("bytes")))
-        self.rows += len(writes)
+        self._piece = last, done, len(writes)
+        return writes
+
+    def took(self) -> None:
+        """The next piece is wanted."""
+        if self._piece is None:
+            return
+        (last, done, count), self._piece = self._piece, None
+        self.rows += count
         self._asked_at, self._waits_since = -AGAIN_S, None
         self._after = b"" if done else last
         self._index += done
         self.is_done = self._index == len(FAMILIES)
-        return writes
 
     def _number(self, number: bytes) -> bytes:
         if number not in self._numbers:

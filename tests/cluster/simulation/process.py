@@ -64,7 +64,7 @@ class SimulatedKeeper(ClusterKeeper):
     @property
     def owes(self) -> bool:
         """Whether the engine waits for an answer."""
-        return bool(self._answers)
+        return bool(self._owed)
 
 
 class SimulatedGiver(Giver):
