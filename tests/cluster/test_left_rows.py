@@ -372,6 +372,29 @@ async def test_windows_are_read_although_what_moves_cannot_be_followed(
     assert answered == [7]
 
 
+async def test_a_session_has_left_when_what_it_did_last_is_stored(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its client has acknowledged would come again where it goes on."""
+    left: list[str] = []
+
+    def look(keeper: ClusterKeeper) -> None:
+        def note(client: str, _place: int, *, here: bool) -> None:
+            assert not keeper._left_rows
+            assert here
+            left.append(client)
+
+        monkeypatch.setattr(keeper.moves.departures, "left", note)
+        keeper._left_rows.add([("remove", 7, bytes(16), 0)])
+        keeper._do_the_rest(made_work(left=[(b"ann", 1, True)]))
+        assert left == []
+        keeper._left_rows.clear()
+        keeper._do_the_rest(made_work(left=[(b"bob", 1, True)]))
+
+    nodes.ask("one", look)
+    assert left == ["ann", "bob"]
+
+
 async def test_it_is_open_what_the_store_has_until_all_is_known(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

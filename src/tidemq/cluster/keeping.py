@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -80,6 +81,7 @@ class ClusterKeeper(Keeper):
         self._links = links
         self.inbox = Inbox(access.poke, self.counts)
         self._left_rows = LeftRows()
+        self._gone: deque[tuple[bytes, int, bool]] = deque()  # sessions that have left the engine
         self._is_in_doubt = False  # whether the store has the last batch: writing it failed
         self._owed = Owed(access, links, self.counts)
         self._applied: list[Record] = []  # since the last batch
@@ -371,7 +373,9 @@ class ClusterKeeper(Keeper):
 
     def _follow_sessions(self, work: StoreWork) -> None:
         """Those that left the engine, or came, and queues of shared groups."""
-        for client, place, here in work.left:
+        self._gone += work.left
+        while self._gone and not self._left_rows:  # of which there may be some of theirs
+            client, place, here = self._gone.popleft()
             self.moves.departures.left(client.decode(), place, here=here)
         for client, here in work.arrived:
             self.moves.arrived(client.decode(), here)
