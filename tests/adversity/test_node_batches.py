@@ -94,8 +94,6 @@ WRONG = {
         HEAD + record(b"a\0"),
         HEAD + record(b"\xff"),
         HEAD + record(b"$SYS/x"),
-        HEAD + record(b"a" * 1000),
-        HEAD + record(b"/" * 100),
     ),
     "the name of a shared group is none": (
         HEAD + record(group=b"$share/g"),
@@ -149,6 +147,22 @@ def test_a_batch_that_is_wrong_is_refused_whole(start_engine: StartEngine, words
     assert engine.nodes.give(3, HEAD + record(clock=128))
     assert answers(engine.nodes) == [(3, 128, 0)]
     assert engine.count("messages_from_nodes") == 1
+
+
+def test_another_node_may_have_other_limits_for_its_clients(start_engine: StartEngine) -> None:
+    """What is refused would be sent again, and hold up all that comes behind it."""
+    engine = start_engine(linked=LINKED, topic_bytes_max=500, topic_levels_max=50)
+    client = connected(engine)
+    client.subscribe("#", 1)
+    deep, long = b"/" * 65_535, b"a" * 1000
+    assert engine.nodes.give(3, HEAD + record(deep, clock=64) + record(long, clock=128))
+    assert {client.receive().topic for _ in range(2)} == {deep.decode(), long.decode()}
+    assert answers(engine.nodes) == [(3, 64, 0), (3, 128, 0)]
+    engine.nodes.change_filters(3, [], ["a/" * 1000 + "#", "b" * 1000])
+    engine.nodes.change_groups(3, [("$share/g/" + "a/" * 1000 + "#", 1)])
+    for text in ("a" * 65_536, "a/#/b"):
+        with pytest.raises(UsageError):
+            engine.nodes.change_filters(3, [], [text])
 
 
 def test_a_batch_of_a_format_that_is_not_read_is_refused_with_both_named(start_engine: StartEngine) -> None:

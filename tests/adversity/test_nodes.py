@@ -7,6 +7,8 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from adversity.test_memory_ceiling import CEILING, fill
+from adversity.test_queue_limits import leave_session
 from conformance.kit import Client, connected
 from conformance.packets import PUBACK, PUBLISH, PUBREC, publish
 from mesh import Mesh, meshed, wait_for_drain
@@ -188,6 +190,49 @@ def test_what_is_settled_can_be_refused(start_engine: StartEngine) -> None:
         mesh.let_go()
         one.wait_for("node_answers_late", 11)
         assert len(there.rest()) == 11
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_a_node_has_no_memory_for_is_not_acknowledged(start_engine: StartEngine, qos: int) -> None:
+    """To 3.1.1 neither, which is told so of what a full queue has dropped."""
+    one = start_engine(1, linked=LINKED)
+    other = start_engine(
+        1, linked=LINKED, memory_bytes_max=CEILING, output_high_bytes=1 << 30, backpressure_s=600
+    )
+    with meshed(one, other) as mesh:
+        there = remote(one, other, mesh, "a")
+        receiver, filling = connected(other), connected(other)
+        receiver.subscribe("t", 1)
+        fill(other, filling)
+        new, old = connected(one), connected(one, 4)
+        new.send(publish("a", b"x", qos, 1, 5))
+        new.expect(PUBREC if qos == 2 else PUBACK, packet_id=1, reason=0x80)
+        old.send(publish("a", b"x", qos, 1, 4))
+        old.expect_closed()
+        assert there.rest() == []
+    assert other.count("dropped_memory") == 2
+
+
+def test_that_a_queue_was_full_weighs_less_than_another_refusal(start_engine: StartEngine) -> None:
+    """Of what only a full queue has dropped 3.1.1 gets an acknowledgement, of what a node lacks none."""
+    one, other = two(start_engine)
+    full = start_engine(1, linked=LINKED, queued_messages_max=1)
+    with meshed(one, other, full) as mesh:
+        there = remote(one, other, mesh, "a")
+        leave_session(full, "a")
+        mesh.share_interest()
+        connected(one, 4).publish("a", b"fills it", 1)
+        connected(one, 4).publish("a", b"is dropped", 1)
+        mesh.hold(0, 1)
+        mesh.hold(2, 0)
+        old = connected(one, 4)
+        old.send(publish("a", b"x", 1, 1, 4))
+        full.wait_for("dropped_queue_full", 2)
+        one.nodes.settle(1, 0x80)
+        old.expect_nothing()
+        mesh.let_go()
+        old.expect_closed()
+        assert len(there.rest()) == 3
 
 
 def test_what_came_of_a_node_is_not_said_of_the_next_one_with_its_number(start_engine: StartEngine) -> None:

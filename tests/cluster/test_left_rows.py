@@ -24,7 +24,7 @@ from tidemq.cluster import operations as ops
 from tidemq.cluster.conversion import Described
 from tidemq.cluster.keeping import ClusterKeeper
 from tidemq.cluster.left_rows import LeftRows
-from tidemq.cluster.operations import SESSION, Owner
+from tidemq.cluster.operations import SESSION, Owner, Stamp
 from tidemq.cluster.records import Record
 from tidemq.cluster.rows import Session
 from tidemq.cluster.stored_rows import id_bytes
@@ -122,6 +122,19 @@ def test_the_end_of_a_session_that_was_not_stored_is_one_of_that_session() -> No
     assert end == ops.EndSession("ann", FIRST)
     assert conversion.owner(8) is None
     assert conversion.epoch("ann") is None
+
+
+def test_an_epoch_that_is_in_the_store_all_the_same_is_known() -> None:
+    """Else the end of that session would be one of an earlier epoch, and void."""
+    conversion = Converting().conversion
+    conversion.catch_up_with(begun("ann", SECOND, 1))
+    assert conversion.epoch("ann") is None, "the engine has no such session"
+    conversion.know(7, ANN, begun("ann", SECOND, 1))
+    conversion.catch_up_with(begun("ann", FIRST, 1))
+    assert conversion.epoch("ann") == SECOND
+    later = Stamp(SECOND.clock + 64, 1)
+    conversion.catch_up_with(begun("ann", later, 1))
+    assert conversion.rank("ann") == (later, later)
 
 
 def test_what_a_session_does_that_is_over_is_for_nobody() -> None:
@@ -353,23 +366,33 @@ async def test_nothing_of_a_batch_that_failed_is_in_the_next_one(nodes: Nodes) -
     assert nodes.ask("one", look) == []
 
 
-async def test_windows_are_read_although_what_moves_cannot_be_followed(
+async def test_windows_are_read_although_what_moves_cannot_be_followed_yet(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A queue whose window is never answered would send nothing any more."""
-    keeper, answered = nodes.keepers["one"], list[int]()
+    """A queue whose window is never answered would send nothing any more. What moves is followed later, or
+    nobody would get that session.
+    """
+    keeper, answered, arrived = nodes.keepers["one"], list[int](), list[tuple[str, bool]]()
+    fails = True
 
-    def fail(*_: object) -> None:
-        raise StoreError("it cannot be read")
+    def note(client: str, here: bool) -> None:
+        if fails:
+            raise StoreError("it cannot be read")
+        arrived.append((client, here))
 
     def answer(_reactor: int, queue: int, *_: object) -> list[bytes]:
         answered.append(queue)
         return []
 
-    monkeypatch.setattr(keeper.shared, "given", fail)
+    monkeypatch.setattr(keeper.moves, "arrived", note)
     monkeypatch.setattr(keeper._windows, "answer", answer)
-    nodes.ask("one", lambda it: it._do_the_rest(made_work(given=[(1, 0)], reads=[(0, 7, b"", 10)])))
-    assert answered == [7]
+    reads = [(0, 7, b"", 10)]
+    come = [(b"ann", True), (b"bob", False)]
+    nodes.ask("one", lambda it: it._do_the_rest(made_work(arrived=come, reads=reads)))
+    assert (answered, arrived) == ([7], [])
+    fails = False
+    await until(lambda: len(arrived) == 2, "with the next work")
+    assert arrived == [("ann", True), ("bob", False)]
 
 
 async def test_a_session_has_left_when_what_it_did_last_is_stored(

@@ -11,7 +11,7 @@ import itertools
 import re
 import time
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -359,15 +359,18 @@ def judge(history: History) -> list[Failure]:
 
 
 def judge_returns(history: History, settled: int, since: str, of: Collection[str] = ()) -> None:
-    """Of the deliveries from number `settled` on, which came when everybody had acknowledged all before; or
-    those to some subscribers, where they are named.
+    """Of the deliveries from number `settled` on, which came when everybody had acknowledged what had come; or
+    those to some subscribers, where they are named. Of a message that its publisher has sent several times at
+    QoS 1 a copy may have waited until then.
     """
-    taken = {(each.subscriber, id(each.message)) for each in history.deliveries[:settled]}
+    taken = Counter((each.subscriber, id(each.message)) for each in history.deliveries[:settled])
     for delivery in history.deliveries[settled:]:
-        meant = not of or delivery.subscriber in of
-        if meant and (delivery.subscriber, id(delivery.message)) in taken:
+        key, meant = (delivery.subscriber, id(delivery.message)), not of or delivery.subscriber in of
+        copies = len(delivery.message.sends) if delivery.message.qos == 1 else 1
+        if meant and taken[key] and taken[key] >= copies:
             text = f"was acknowledged by its subscriber, and came again after {since}"
             history.fail("came back", text, delivery.message, delivery.subscriber)
+        taken[key] += 1
 
 
 def _judge_copies(history: History) -> None:

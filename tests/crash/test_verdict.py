@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from crash.history import Delivery, Failure, History, Interest, Message, filter_pattern, judge
+import pytest
+from crash.history import Delivery, Failure, History, Interest, Message, filter_pattern, judge, judge_returns
 
 
 class Story:
@@ -175,3 +176,25 @@ def test_order_says_nothing_of_what_was_sent_before_the_subscription() -> None:
     assert story.kinds() == ["stray"]  # it was acknowledged before
     early.acknowledged_at = story.history.note("p", "got PUBACK", early)  # when it was sent again
     assert story.kinds() == ["stray"]  # the one from above, and no disorder
+
+
+@pytest.mark.parametrize(
+    ("qos", "sends", "before", "fails"), [(1, 1, 1, 1), (1, 3, 2, 0), (1, 3, 3, 1), (2, 3, 1, 1)]
+)
+def test_what_comes_again_is_a_copy_that_waited_only_where_it_was_sent_as_often(
+    qos: int, sends: int, before: int, fails: int
+) -> None:
+    story = Story(qos)
+    story.subscribe("s")
+    message = story.publish(1)
+    message.qos = qos
+    message.sends = [1] * sends
+    for _ in range(before):
+        story.deliver("s", message)
+    settled = len(story.history.deliveries)
+    story.deliver("s", message)
+    judge_returns(story.history, settled, "a restart")
+    assert [each.kind for each in story.history.failures] == ["came back"] * fails
+    story.history.failures.clear()
+    judge_returns(story.history, settled, "a restart", of=["other"])
+    assert story.history.failures == []

@@ -99,6 +99,12 @@ class Conversion:
         if row.client in self._epochs:
             self._epochs[row.client], self._connected[row.client] = row.epoch, row.connected
 
+    def catch_up_with(self, row: PutSession) -> None:
+        """This node has said so. It does not know where the batch failed, and is in the store all the same."""
+        rank = self.rank(row.client)
+        if rank is not None and rank < row.rank:
+            self.begin_epoch(row)
+
     def forget(self, number: int) -> None:
         """The engine has this queue no more."""
         self._owners.pop(number, None)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from tidemq.errors import RefusedError
+from tidemq.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
     from tidemq.engine import NodeAccess
@@ -84,5 +84,8 @@ class Holding:
     def _begin(self, node: Waited, filters: list[str]) -> None:
         try:
             self._access.change_filters(node.slot, [], filters)
-        except RefusedError as error:  # there are as many as there may be: the client is not kept waiting
+        except (
+            RefusedError,
+            UsageError,
+        ) as error:  # too many: the client is not kept waiting
             _log.warning("what is published while a session is taken may be lost: %s", error)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -24,6 +23,7 @@ from tidemq.cluster.catching_up import catch_up
 from tidemq.cluster.conversion import Conversion, as_stamp
 from tidemq.cluster.draining import Draining
 from tidemq.cluster.exchange import BEAT, FETCH, RECORDS, Exchange
+from tidemq.cluster.following import Following
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.identity import Identity
 from tidemq.cluster.inbox import FETCHED, LAST, REACHED, Inbox
@@ -81,7 +81,6 @@ class ClusterKeeper(Keeper):
         self._links = links
         self.inbox = Inbox(access.poke, self.counts)
         self._left_rows = LeftRows()
-        self._gone: deque[tuple[bytes, int, bool]] = deque()  # sessions that have left the engine
         self._is_in_doubt = False  # whether the store has the last batch: writing it failed
         self._owed = Owed(access, links, self.counts)
         self._applied: list[Record] = []  # since the last batch
@@ -215,6 +214,7 @@ class ClusterKeeper(Keeper):
         self.telling = Telling(
             self._store, self._access, self.node, self.conversion, self.moves, lambda it: self.on_forks(it)
         )
+        self._following = Following(self.moves, self.telling, self.shared)
         self.membership = Membership(
             self.node, self._links, self._write, self._note_struck_off, identity.patience
         )
@@ -368,21 +368,8 @@ class ClusterKeeper(Keeper):
     def _do_the_rest(self, work: StoreWork) -> None:
         # not before the work is converted: until then its rows are those of a session
         work.purges[:] = [start for start in work.purges if self._is_purged(start)]
-        self._attempt(partial(self._follow_sessions, work))
+        self._attempt(partial(self._following.follow, work, rows_left=bool(self._left_rows)))
         super()._do_the_rest(work)
-
-    def _follow_sessions(self, work: StoreWork) -> None:
-        """Those that left the engine, or came, and queues of shared groups."""
-        self._gone += work.left
-        while self._gone and not self._left_rows:  # of which there may be some of theirs
-            client, place, here = self._gone.popleft()
-            self.moves.departures.left(client.decode(), place, here=here)
-        for client, here in work.arrived:
-            self.moves.arrived(client.decode(), here)
-            self.telling.arrived(client.decode())
-        for number in work.let_go:
-            self.shared.let_go(number)
-        self.shared.given(work.given)
 
     def _answer(self, work: StoreWork, reason: int = 0) -> None:
         """When what the work did, and all before, has its copies; and other nodes know what they are to send

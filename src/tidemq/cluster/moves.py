@@ -196,6 +196,8 @@ class Moves:
         if coming.taken or self.departures.is_forgetting(client):
             return
         session = self._node.rows.sessions.get(client, None)
+        if session is not None and session.row.home == self._node.incarnation:
+            self._conversion.catch_up_with(session.row)
         if coming.is_left and not self._stays(coming, session, now):
             # its client has gone, maybe to another node, which would lose it if this one took the session now
             del self._coming[client]
@@ -354,9 +356,9 @@ class Moves:
             coming.taken = False
             self.departures.release(client)
             return
+        standing = self._node.rows.standing(client)
         if coming is not None and coming.yielded is not None:
             self._has_come(client, coming.asked)
-        standing = self._node.rows.standing(client)
         if coming is not None and standing is not None and standing.home != self._node.incarnation:
             coming.taken = False  # another node has taken it meanwhile
         elif coming is not None and not coming.is_left and self._has_come_since(client, coming):

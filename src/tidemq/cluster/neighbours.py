@@ -351,7 +351,7 @@ class Neighbours:
             node.is_apart = True
         try:
             self._take_interest(node, dict.fromkeys(filters, 0))
-        except RefusedError as error:  # there are as many as there may be
+        except (RefusedError, UsageError) as error:  # there are as many as there may be
             self._say_refused(incarnation, error)
         node.doubtful = set(node.wanted)
 

@@ -94,10 +94,14 @@ class Telling:
 
     def arrived(self, client: str) -> None:
         """The engine has a session from now on, or will not have it."""
-        added, removed = self._late.pop(client, ([], []))
-        self._tell_of_entries(added, removed)
-        for topic_filter in self._late_filters.pop(client, ()):
+        if client in self._late:
+            self._tell_of_entries(*self._late[client])
+            del self._late[client]
+        while filters := self._late_filters.get(client):
+            topic_filter = next(iter(filters))
             self._tell_of_subscription(client, topic_filter)
+            del filters[topic_filter]
+        self._late_filters.pop(client, None)
 
     def _waits(self, owner: Owner) -> bool:
         return owner.kind == SESSION and self._moves.is_arriving(owner.name)

@@ -138,8 +138,8 @@ def answer_kept(r, mail):
     promise.answers -= 1
     if mail.reason == UNCOPIED:
         _leave_unanswered(r, promise)
-    elif mail.reason:
-        promise.reason = mail.reason
+    elif mail.reason and (mail.reason != RC_QUOTA_EXCEEDED or promise.reason < 0x80):
+        promise.reason = mail.reason  # that a queue was full weighs less than any other refusal
     if mail.reason == STORE_FAILED:
         _disconnect_publisher(r, s, promise)
     if mail.letter != cython.NULL and promise.node:

@@ -69,12 +69,14 @@ from cython.operator import dereference, preincrement
 
 from tidemq.engine.door.node_batches import WRONG
 from tidemq.errors import ClusterError, RefusedError, UsageError
+from tidemq.wire.faults import fault_text
 from tidemq.wire.topics import topic_filter_fault
 
 NODES_MAX = _NODES_MAX
 _FILTERS_AT_ONCE = cython.declare(cython.int, 512)  # changed under the lock
 _TREE_NODES_AT_ONCE = cython.declare(cython.size_t, 8192)  # looked at under the lock
 _BATCH_BYTES_MAX = 512 * 1024
+_TOPIC_BYTES_MOST = 0xFFFF  # as of every text (section 1.5.4)
 
 
 def _wait(hub, timeout_ns):
@@ -99,6 +101,17 @@ def _wait(hub, timeout_ns):
     hub.waiting = False
     hub.poked = False
     unlock(cython.address(hub.lock))
+
+
+def _check_filter(text):
+    """UsageError for one that is none. It may be as long and deep as MQTT allows: another node may have other
+    limits for its clients.
+    """
+    if len(text.encode()) > _TOPIC_BYTES_MOST:
+        raise UsageError(f"{text[:40]!r}... is longer than {_TOPIC_BYTES_MOST} bytes")
+    fault = topic_filter_fault(text, _TOPIC_BYTES_MOST)
+    if fault:
+        raise UsageError(f"{text!r}: {fault_text(fault)}")
 
 
 def _name_and_filter(text):
@@ -158,7 +171,7 @@ class NodeAccess:
 
     def _check_filters(self, filters):
         for text in filters:
-            self.engine._check_topic(text, 0, topic_filter_fault)
+            _check_filter(text)
             if text.startswith("$share/"):
                 raise UsageError(f"{text!r}: a shared group is changed with change_groups")
 
@@ -206,7 +219,7 @@ class NodeAccess:
         """
         self._check_node(node)
         for text, online in changes:
-            self.engine._check_topic(text, 0, topic_filter_fault)
+            _check_filter(text)
             if not text.startswith("$share/") or not -1 <= online < 1 << 28:
                 raise UsageError(f"{text!r} with {online} members is no shared group of a node")
         if len(self.groups[node]) + len(changes) > self.engine.common.limits.subscriptions_total_max:
@@ -408,7 +421,7 @@ class NodeAccess:
         whole: Span = span_of(batch)
         common: cython.pointer[Common] = self.engine.common
         with cython.nogil:
-            result = check_batch(whole, cython.address(common.limits), self.formats)
+            result = check_batch(whole, self.formats)
         if result.fault == BATCH_FORMAT:
             raise ClusterError(
                 f"a batch from node {node} is in format {struct.unpack_from('=4xI', batch)[0]}; this node"

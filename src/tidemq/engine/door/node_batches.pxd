@@ -2,7 +2,6 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from tidemq.engine.base.engine_limits cimport EngineLimits
 from tidemq.engine.base.hashing cimport SeededHash
 from tidemq.engine.state.nodes cimport NodeRecord
 from tidemq.wire.protocol cimport Fault, Span
@@ -28,7 +27,7 @@ cdef struct BatchCheck:
     BatchFault fault
     size_t at                    # of the record that is wrong
 
-cdef BatchCheck check_batch(Span batch, const EngineLimits* limits, BatchFormats formats) noexcept nogil
+cdef BatchCheck check_batch(Span batch, BatchFormats formats) noexcept nogil
 # Deals out the records of a batch that was checked, to as many reactors as there are strings. Notes the last id of
 # each of the sender's reactors, 64 at most, and returns its incarnation.
 cdef uint64_t deal_batch(
@@ -39,10 +38,10 @@ cdef size_t cut_records(const string* records, size_t at, size_t bytes_max) noex
 
 # of this module alone
 cdef size_t _record_size(const NodeRecord* record) noexcept nogil
-cdef BatchFault _check_record(const NodeRecord* record, const uint8_t* at, const EngineLimits* limits) noexcept nogil
+cdef BatchFault _check_record(const NodeRecord* record, const uint8_t* at) noexcept nogil
 cdef BatchFault _check_answer(const NodeRecord* record, const uint8_t* at) noexcept nogil
 cdef bint _are_takers(const uint8_t* at, const uint8_t* end) noexcept nogil
 cdef BatchFault _check_message(const NodeRecord* record) noexcept nogil
 cdef bint _is_group(Span text) noexcept nogil
-cdef bint _is_topic(Span topic, const EngineLimits* limits) noexcept nogil
+cdef bint _is_topic(Span topic) noexcept nogil
 cdef bint _are_properties(const uint8_t* at, uint32_t size) noexcept nogil

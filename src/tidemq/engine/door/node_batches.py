@@ -47,7 +47,6 @@ from cython.cimports.tidemq.wire.protocol import (
 )
 from cython.cimports.tidemq.wire.topics import (
     SharedFilter,
-    check_topic_levels,
     check_topic_text,
     split_shared,
 )
@@ -65,7 +64,7 @@ WRONG = (
     "a record goes beyond its end",
     "a record is neither a message nor an answer",
     "a record has a value that it cannot have",
-    "a topic name is empty, no topic name, below $SYS/, or beyond topic_bytes_max or topic_levels_max",
+    "a topic name is empty, no topic name, or below $SYS/",
     "the name of a shared group is none",
     "properties are malformed, or of those that are not passed on",
     "who takes what was offered is not said as it has to be",
@@ -81,7 +80,7 @@ def _record_size(record):
     return size
 
 
-def check_batch(batch, limits, formats):
+def check_batch(batch, formats):
     """Whether all of a batch is what it has to be; else what is wrong with which byte's record."""
     head: NodeBatchHead
     record: NodeRecord
@@ -107,7 +106,7 @@ def check_batch(batch, limits, formats):
             result.fault = BATCH_CUT
             return result
         result.fault = _check_record(
-            cython.address(record), batch.data + result.at + cython.sizeof(NodeRecord), limits
+            cython.address(record), batch.data + result.at + cython.sizeof(NodeRecord)
         )
         if result.fault != BATCH_WHOLE:
             return result
@@ -115,7 +114,7 @@ def check_batch(batch, limits, formats):
     return result
 
 
-def _check_record(record, at, limits):
+def _check_record(record, at):
     """``at``: what follows the record, which is all there."""
     fault: BatchFault = BATCH_KIND
     if record.kind == NODE_ANSWER:
@@ -127,7 +126,7 @@ def _check_record(record, at, limits):
     if not _is_group(Span(at, record.group_size)):
         return BATCH_GROUP
     at += record.group_size
-    if not _is_topic(Span(at, record.topic_size), limits):
+    if not _is_topic(Span(at, record.topic_size)):
         return BATCH_TOPIC
     if not _are_properties(at + record.topic_size, record.properties_size):
         return BATCH_PROPERTIES
@@ -196,14 +195,15 @@ def _is_group(text):
     return parts.shared and parts.group.size and parts.filter.size
 
 
-def _is_topic(topic, limits):
-    if topic.size == 0 or topic.size > limits.topic_bytes_max:
+def _is_topic(topic):
+    """As long and deep as MQTT allows: another node may have other limits for its clients, and what it sends
+    behind a message that is refused would wait for ever.
+    """
+    if topic.size == 0:
         return False
     if topic.size >= 5 and memcmp(topic.data, cython.cast(cython.p_char, b"$SYS/"), 5) == 0:
         return False  # each node has its own
-    if check_topic_text(cython.address(topic)) != FAULT_NONE:
-        return False
-    return check_topic_levels(cython.address(topic), limits.topic_levels_max) == FAULT_NONE
+    return check_topic_text(cython.address(topic)) == FAULT_NONE
 
 
 def _are_properties(at, size):

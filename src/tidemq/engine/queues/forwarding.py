@@ -49,7 +49,7 @@ from cython.cimports.tidemq.engine.state.nodes import (
     NodeSide,
 )
 from cython.cimports.tidemq.wire.cursor import varint_size, write_varint
-from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED
+from cython.cimports.tidemq.wire.protocol import RC_UNSPECIFIED_ERROR
 
 _SLICE = cython.declare(cython.size_t, 4096)  # publishers that go on in one turn
 _TAKERS_BYTES_MAX = cython.declare(cython.size_t, 0x0FFFFFFF)  # in one answer; a session's is 16 and its name
@@ -123,7 +123,7 @@ def _forward_to(r, p, node, record, group):
     if not _reserve(r, p, node, size):
         note_drop(r, cython.NULL, C_DROPPED_NODE_FULL, 1)
         if p.qos:
-            p.refused = RC_QUOTA_EXCEEDED
+            p.refused = RC_UNSPECIFIED_ERROR  # 0x97 says of a queue that it is full
         return
     side: cython.pointer[NodeSide] = cython.address(r.nodes[node])
     before: cython.size_t = side.out.size()
@@ -185,7 +185,7 @@ def answer_node(r, node, asked, reason, takers):
     record.reason = reason
     record.clock = asked
     if takers != cython.NULL and takers.size() > _TAKERS_BYTES_MAX:
-        record.reason = RC_QUOTA_EXCEEDED
+        record.reason = RC_UNSPECIFIED_ERROR
     elif takers != cython.NULL:
         record.payload_size = cython.cast(uint32_t, takers.size())
     add_i64(

@@ -200,7 +200,8 @@ def _make_room(r, s, p):
     note_drop(r, s, C_DROPPED_QUEUE_FULL, 1)
     if r.common.queue_full == FULL_DROP_OLDEST and _drop_oldest(r, s):
         return True
-    p.refused = RC_QUOTA_EXCEEDED
+    if p.refused < 0x80:  # that somebody does not keep it for another reason weighs more
+        p.refused = RC_QUOTA_EXCEEDED
     return False
 
 

@@ -46,7 +46,7 @@ from cython.cimports.tidemq.engine.state.promise import Promise
 from cython.cimports.tidemq.engine.state.wall_clock import id_offset, raise_ids
 from cython.cimports.tidemq.engine.state.work import begin_work, is_enough
 from cython.cimports.tidemq.wire.cursor import Cursor, read_varint
-from cython.cimports.tidemq.wire.protocol import FAULT_NONE, RC_QUOTA_EXCEEDED, Span
+from cython.cimports.tidemq.wire.protocol import FAULT_NONE, RC_QUOTA_EXCEEDED, RC_UNSPECIFIED_ERROR, Span
 from cython.cimports.tidemq.wire.topics import SharedFilter, split_shared
 from cython.operator import dereference
 
@@ -175,16 +175,17 @@ def _take_message(r, batch, record, at):
 
 def _refusal(r, p):
     """0, or why the message goes to nobody: memory is short, or the store takes nothing that it has to keep.
-    Its publisher is on another node and cannot be held first.
+    Its publisher is on another node and cannot be held first. Between nodes 0x97 says that a queue is full,
+    which may be acknowledged all the same.
     """
     if load_int(cython.address(r.common.overloaded), RELAXED):
         note_drop(r, cython.NULL, C_DROPPED_MEMORY, 1)
-        return RC_QUOTA_EXCEEDED
+        return RC_UNSPECIFIED_ERROR
     reason: cython.int = load_int(cython.address(r.common.store_refuses), RELAXED)
     if reason == 0 or p.qos == 0 or not find_receivers(r, cython.address(p.topic)).stored:
         return 0
     r.tally[C_REFUSED_STORE] += 1
-    return cython.cast(uint8_t, reason)
+    return RC_UNSPECIFIED_ERROR if reason == RC_QUOTA_EXCEEDED else cython.cast(uint8_t, reason)
 
 
 def _take_answer(r, node, record, at):
