@@ -359,7 +359,7 @@ def judge(history: History) -> list[Failure]:
 
 
 def judge_returns(history: History, settled: int, since: str, of: Collection[str] = ()) -> None:
-    """Of the deliveries from number `settled` on, which came when everybody had acknowledged what had come; or
+    """Of the deliveries from number `settled` on, which came when everybody had acknowledged all before; or
     those to some subscribers, where they are named. Of a message that its publisher has sent several times at
     QoS 1 a copy may have waited until then.
     """

@@ -100,7 +100,7 @@ class Conversion:
             self._epochs[row.client], self._connected[row.client] = row.epoch, row.connected
 
     def catch_up_with(self, row: PutSession) -> None:
-        """This node has said so. It does not know where the batch failed, and is in the store all the same."""
+        """This node has said so; it does not know where the batch failed, and is in the store after all."""
         rank = self.rank(row.client)
         if rank is not None and rank < row.rank:
             self.begin_epoch(row)
