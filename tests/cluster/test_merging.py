@@ -92,7 +92,13 @@ def test_nodes_agree_whatever_the_order(seed: int) -> None:
     count = choose.randint(2, 4)
     stored = [WrittenRows() for _ in range(seed % 3)]  # the others have them in memory
     nodes = [make_node(index, count, rows) for index, rows in enumerate([*stored, *[None] * count][:count])]
+    homes = [node.incarnation for node in nodes]
+    assert all(
+        node.rows.count_at(home) == 0 for node in nodes for home in homes
+    )  # from now on they are counted
     exchange(nodes, live_apart(nodes, choose))
+    for rows in (node.rows for node in nodes):
+        assert [rows.count_at(home) for home in homes] == [Rows.count_at(rows, home) for home in homes]
     assert len({node.rows.digest() for node in nodes}) == 1, [list(node.rows.lines()) for node in nodes]
     for _ in range(2):
         for node in nodes:

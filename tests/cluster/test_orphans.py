@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from cluster.nodes import START_NS, begun, make_node
 
-from tidemq.cluster.operations import Strike
+from tidemq.cluster import orphans as orphans_module
+from tidemq.cluster.operations import Stamp, Strike
 from tidemq.cluster.orphans import FIRST_S, LACKS_S, LOOK_S, Orphans
+from tidemq.cluster.rows import Rows, Session
+from tidemq.cluster.stored_rows import StoredRows
+from tidemq.cluster.vectors import Dot
+from tidemq.store.memory import MemoryStore
 
 
 class Links:
@@ -112,3 +119,73 @@ def test_a_dead_node_whose_records_are_lost_can_be_forgotten(caplog: pytest.LogC
         now += LOOK_S + 0.1
         look()
     assert links.taken == [1]
+
+
+def test_sessions_are_counted_by_their_homes() -> None:
+    """As they are in the store, and as they are about to be; and anew where it is open what that has."""
+    store, numbers = MemoryStore(), itertools.count(1)
+    rows = StoredRows(store, lambda: next(numbers))
+
+    def put(client: str, home: int) -> None:
+        row = Session(begun(client, Stamp(START_NS, home), home), Dot(home, 1)) if home else None
+        rows.sessions.put(client, None, row)
+
+    def counts() -> list[int]:
+        assert [rows.count_at(home) for home in (1, 2)] == [Rows.count_at(rows, home) for home in (1, 2)]
+        return [rows.count_at(home) for home in (1, 2)]
+
+    def write() -> None:
+        store.write(rows.take_changes(), sync=True)
+
+    assert counts() == [0, 0]
+    for client, home in (("ann", 1), ("bob", 1), ("cem", 2)):
+        put(client, home)
+    assert counts() == [2, 1]
+    write()
+    rows.confirm()
+    assert counts() == [2, 1]
+    put("ann", 2)
+    put("cem", 0)
+    assert counts() == [1, 1]
+    rows.discard()
+    assert counts() == [2, 1]
+    put("ann", 2)
+    put("cem", 0)
+    write()
+    rows.discard()
+    rows.read_again()
+    assert counts() == [1, 1]
+    put("bob", 0)
+    write()
+    rows.confirm()
+    assert counts() == [0, 1]
+
+
+def test_a_struck_node_without_sessions_costs_no_look_at_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be many after a year; and some at a time are looked at of one that has any."""
+    node = make_node(1, 3)
+    for number in range(20):
+        node.write([Strike(100 + number, "gone")])
+    node.write([begun(f"client {number}", node.stamp(), 3) for number in range(50)])
+    looks = 0
+    homes = node.rows.homes
+
+    def count() -> Iterator[tuple[str, int]]:
+        nonlocal looks
+        for each in homes():
+            looks += 1
+            yield each
+
+    monkeypatch.setattr(node.rows, "homes", count)
+    monkeypatch.setattr(node.rows, "count_at", lambda home: 50 * (home == 3))
+    monkeypatch.setattr(orphans_module, "LOOKED_AT_ONCE", 20)
+    monkeypatch.setattr(orphans_module, "TAKEN_AT_ONCE", 8)
+    brought: list[str] = []
+    links: Any = Links()
+    orphans = Orphans(node, links, brought.append, lambda: False, lambda: False, 0.0)
+    for turn in range(1, 4):
+        orphans.advance(FIRST_S + 0.1 * turn, pauses=False)
+        assert len(brought) == 8 * turn
+        assert looks <= 8 * turn + 1

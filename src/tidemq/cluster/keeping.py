@@ -125,6 +125,7 @@ class ClusterKeeper(Keeper):
         self._access.raise_queues(self._numbers)
         loading = Loading(self._store, self._access, self.node, self.conversion, self._set_aside)
         loading.load_sessions()
+        self.rows.count_at(0)  # all are, before anybody waits for it
         loading.load_shared(self.shared.let_go)
         self._load_each("retained", self._access.load_retained)
         self._load_queues()

@@ -10,11 +10,11 @@ from tidemq.cluster.forms import decode, encode
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import next_in_ring
 from tidemq.cluster.node import Node
-from tidemq.cluster.sessions import sessions_of
 
 TOOK = "took"  # all know where messages for a dead node's sessions go
 FIRST_S = 5.0  # after the start, until a member that was never heard counts as dead
 TAKEN_AT_ONCE = 64  # sessions of a dead node, between two pieces of work
+LOOKED_AT_ONCE = 8192  # sessions, whose home they may have
 LOOK_S = 0.5  # between two looks whether any is left
 LACKS_S = 30.0  # until records of a dead node that do not come count as lost
 
@@ -41,7 +41,7 @@ class Orphans:
         self._brings = brings
         self._leaves = leaves
         self._begun_at = self._looked_at = now
-        self._waiting: dict[int, Iterator[str]] = {}  # clients, by dead node
+        self._waiting: dict[int, Iterator[tuple[str, int]]] = {}  # sessions and their homes, by dead node
         self._last: dict[int, int] = {}  # of dead nodes the last record that this node's own server has named
         self._brought: set[int] = set()  # dead nodes of which all that were found have been brought
         self._said: set[int] = set()  # those of which the log has it
@@ -113,14 +113,22 @@ class Orphans:
         return dead + [each for each, _, _ in self._node.rows.struck.all()]
 
     def _take_over(self, dead: int) -> None:
-        waiting = self._waiting.get(dead)
-        if waiting is None:
-            waiting = self._waiting[dead] = sessions_of(self._node.rows, dead)
-        found = list(itertools.islice(waiting, TAKEN_AT_ONCE))
-        if found and dead not in self._said:
+        if not self._node.rows.count_at(dead):
+            self._waiting.pop(dead, None)
+            self._brought.add(dead)
+            return
+        if dead not in self._said:
             self._said.add(dead)
             _log.warning("node %016x is not there: its sessions go on here", dead)
-        if not found:
+        if dead not in self._waiting:
+            self._waiting[dead] = self._node.rows.homes()
+        looked, found = 0, list[str]()
+        for client, home in itertools.islice(self._waiting[dead], LOOKED_AT_ONCE):
+            looked += 1
+            found += [client] if home == dead else []
+            if len(found) == TAKEN_AT_ONCE:
+                break
+        if not looked:
             self._brought.add(dead)
         for client in found:
             self._bring(client)
@@ -133,7 +141,7 @@ class Orphans:
         for each in dead:
             if each not in self._told and (each not in self._brought or self._brings()):
                 continue  # there are some, or another node takes them: they need not be looked for
-            if next(sessions_of(self._node.rows, each), None) is not None:
+            if self._node.rows.count_at(each):
                 self._waiting.pop(each, None)  # what came too late to be found is found now
                 self._brought.discard(each)
             elif each in self._told or self._has_told(each):
@@ -151,7 +159,7 @@ class Orphans:
             self._given_up.discard(dead)
             return False
         late = now - self._lacking.setdefault(dead, now) > LACKS_S
-        if late and dead not in self._given_up and next(sessions_of(self._node.rows, dead), None) is None:
+        if late and dead not in self._given_up and not self._node.rows.count_at(dead):
             self._given_up.add(dead)
             _log.warning(
                 "what node %016x did last is not to be had: what is published may wait for it"

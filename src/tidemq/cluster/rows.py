@@ -192,6 +192,10 @@ class Rows(ABC):
         """All clients that have sessions, and where these are at home."""
         return ((client, session.row.home) for client, _, session in self.sessions.all())
 
+    def count_at(self, home: int) -> int:
+        """How many sessions are at home there."""
+        return sum(its == home for _, its in self.homes())
+
     def standing(self, client: str) -> Standing | None:
         """Of a client's session, without a look at the rest of it; None: there is none."""
         session = self.sessions.get(client, None)

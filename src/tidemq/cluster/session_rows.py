@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -37,6 +38,8 @@ class SessionLayout:
     def __init__(self, store: Readable, owners: Owners) -> None:
         self._store = store
         self._owners = owners
+        self._counts: Counter[int] | None = None  # of sessions in the store, by home; None: not yet
+        self._moved: dict[str, tuple[int, int]] = {}  # that are written: homes before and now, 0: none
         self._beside = tuple_layout(store, b"s", ("text", "", "stamp Q ? Q dot stamp ?"))
 
     def load(self, client: str, _: None) -> Session | None:
@@ -74,6 +77,27 @@ class SessionLayout:
         """Clients, and where their sessions are at home."""
         return ((client, home) for client, _, (_, home, *_) in self._beside.load_all())
 
+    def count_at(self, home: int) -> int:
+        """How many there are, of those that the store has. They are counted once."""
+        if self._counts is None:
+            self._counts = Counter(its for _, its in self.homes())
+        return self._counts[home]
+
+    def confirm(self) -> None:
+        """The store has what `writes` gave."""
+        if self._counts is not None:
+            self._counts.subtract(before for before, _ in self._moved.values())
+            self._counts.update(now for _, now in self._moved.values())
+        self._moved.clear()
+
+    def discard(self) -> None:
+        """The store is not to have it."""
+        self._moved.clear()
+
+    def read_again(self) -> None:
+        """The store may have it all the same."""
+        self._counts = None
+
     def load_all(self) -> Iterator[tuple[str, None, Session]]:
         """As in `Layout`."""
         for client, _, _ in self._beside.load_all():
@@ -85,6 +109,7 @@ class SessionLayout:
         key, owner = client.encode(), Owner(SESSION, client)
         beside, text = self._beside.load(client, None), self._store.get("session", key)
         number = int.from_bytes(text[:8]) if text is not None else 0
+        self._moved[client] = beside[1] if beside else 0, value.row.home if value is not None else 0
         if value is None:
             yield from self._beside.writes(client, None, None)
             yield "session", key, None

@@ -436,6 +436,15 @@ class StoredRows(Rows):
             if session is not None:
                 yield client, session.row.home
 
+    def count_at(self, home: int) -> int:
+        """As in `Rows`."""
+        count = self._sessions.count_at(home)
+        for client in self._changed(self.sessions):
+            session, before = self.sessions.get(client, None), self._sessions.standing(client)
+            count += session is not None and session.row.home == home
+            count -= before is not None and before.home == home
+        return count
+
     def standing(self, client: str) -> Standing | None:
         """As in `Rows`."""
         if self._session_table.has_changed(client):
@@ -534,6 +543,7 @@ class StoredRows(Rows):
         self._newest.confirm()
         for each in self._tables:
             each.confirm()
+        self._sessions.confirm()
         self.owners.forget_changes()
 
     def discard(self) -> None:
@@ -543,6 +553,7 @@ class StoredRows(Rows):
         self._pending.clear()
         for each in self._tables:
             each.discard()
+        self._sessions.discard()
         self.owners.forget_changes()
 
     def read_again(self) -> None:
@@ -550,6 +561,7 @@ class StoredRows(Rows):
         discarded last.
         """
         self._standings.clear()
+        self._sessions.read_again()
         self.owners.read_again()
         for each in self._tables:
             each.read_again()
