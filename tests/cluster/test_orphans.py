@@ -11,6 +11,7 @@ import pytest
 from cluster.nodes import START_NS, begun, make_node
 
 from tidemq.cluster import orphans as orphans_module
+from tidemq.cluster.forms import encode
 from tidemq.cluster.operations import Stamp, Strike
 from tidemq.cluster.orphans import FIRST_S, LACKS_S, LOOK_S, Orphans
 from tidemq.cluster.rows import Rows, Session
@@ -88,6 +89,39 @@ def test_a_dead_node_is_waited_for_until_all_that_it_did_is_known(by: str) -> No
     two.write([row])
     look()
     assert links.taken == [1]
+
+
+def test_a_dead_node_has_more_sessions_when_records_come_from_another_side() -> None:
+    """It was settled when those that were known had gone on elsewhere. What is published for the others would
+    be acknowledged, and nobody's.
+    """
+    one, two, three = (make_node(index, 3) for index in range(3))
+    brought: list[str] = []
+    links: Any = Links()
+    orphans = Orphans(two, links, brought.append, lambda: False, lambda: False, 0.0)
+    orphans.hear_last(1, 0)
+    now = FIRST_S + 1.0
+
+    def look() -> None:
+        nonlocal now
+        for _ in range(2):
+            now += LOOK_S + 0.1
+            for node, other in ((two, three), (three, two)):
+                other.hear(replace(node.beat(now, START_NS), wall_ns=START_NS), now)
+            orphans.advance(now, pauses=False)
+
+    look()
+    assert links.taken == [1]
+    two.receive(one.write([begun("ann", one.stamp())]).encoded)
+    orphans.advance(now, pauses=False)
+    assert (brought, list(orphans.settled), list(orphans.late)) == (["ann"], [], [1])
+    orphans.hear_took(encode("Q", 1))  # by who does not know of it either
+    look()
+    assert links.taken == [1]
+    two.write([replace(begun("ann", two.stamp(), 2), begins=False)])
+    look()
+    assert links.taken == [1, 1]
+    assert not orphans.late
 
 
 def test_a_dead_node_whose_records_are_lost_can_be_forgotten(caplog: pytest.LogCaptureFixture) -> None:

@@ -520,3 +520,6 @@ class Moves:
 
     def _bring_orphan(self, client: str) -> None:
         self._comes(client).is_orphan = True
+        standing = self._node.rows.standing(client)
+        if standing is not None and standing.home in self.orphans.late:
+            self._is_held(client, standing.home, live=False)  # what that node wants is not known any more

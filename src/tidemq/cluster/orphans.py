@@ -16,6 +16,7 @@ FIRST_S = 5.0  # after the start, until a member that was never heard counts as 
 TAKEN_AT_ONCE = 64  # sessions of a dead node, between two pieces of work
 LOOKED_AT_ONCE = 8192  # sessions, whose home they may have
 LOOK_S = 0.5  # between two looks whether any is left
+LATE_S = 30.0  # in which sessions are taken that a dead node has had besides those that were known
 LACKS_S = 30.0  # until records of a dead node that do not come count as lost
 
 _log = logging.getLogger("tidemq.cluster")
@@ -50,6 +51,7 @@ class Orphans:
         self._given_up: set[int] = set()  # those of which they do not come, and no session is known
         self._took: dict[int, int] = {}  # those whose sessions came here: when all know, by `announce`
         self._told: set[int] = set()  # those of which another node says that all know where its sessions are
+        self.late: dict[int, float] = {}  # those that had none any more, and have some again; since when
         self.mine: list[int] = []  # dead nodes whose sessions and queues are this node's to take
 
     @property
@@ -58,8 +60,12 @@ class Orphans:
         return self._settled | self._given_up
 
     def hear_took(self, body: bytes) -> None:
-        """Another node has taken a dead one's; ClusterError where that is no message."""
-        self._told.add(decode("Q", body)[0])
+        """Another node has taken a dead one's; ClusterError where that is no message. Where some are there by
+        what is known here, that one does not know of these.
+        """
+        dead: int = decode("Q", body)[0]
+        if not self._node.rows.count_at(dead):
+            self._told.add(dead)
 
     def hear_last(self, incarnation: int, number: int) -> None:
         """This node's own server has copies up to this record of a node; 0: none. What is missing here is
@@ -86,6 +92,7 @@ class Orphans:
         self._lacking = {each: since for each, since in self._lacking.items() if each in dead}
         self._last = {each: number for each, number in self._last.items() if each in dead}
         self._took = {each: number for each, number in self._took.items() if each in dead}
+        self._see_who_is_late(dead, now)
         self.mine = [each for each in dead if next_in_ring(live, each) == self._node.incarnation]
         for each in self.mine:
             if each not in self._settled:
@@ -99,11 +106,27 @@ class Orphans:
             for each in dead:
                 if each not in self._last and self._node.rows.struck.get(each, None) is None:
                     self._links.ask_for_last(each)
-            if not any(each in live for each in self._links.apart()):  # where they went may not be known yet
+            # where they went may not be known yet, nor who has what is held for another one
+            waits = any(now - since < LATE_S for since in self.late.values())
+            if not waits and not any(each in live for each in self._links.apart()):
                 left = [each for each in dead if each not in self._settled]
                 self._settle([each for each in left if not self._lacks(each, live, now)])
             for each in self._settled.intersection(self.mine):
                 self._links.broadcast(TOOK, encode("Q", each))  # again and again: it may be lost
+
+    def _see_who_is_late(self, dead: Collection[int], now: float) -> None:
+        """Nodes that were on another side of a split know of sessions that a dead one had there, or has taken
+        there, when those that were known here had gone on elsewhere.
+        """
+        for each in [each for each in self._settled if self._node.rows.count_at(each)]:
+            for those in (self._settled, self._brought, self._told):
+                those.discard(each)
+            self._took.pop(each, None)
+            self._waiting.pop(each, None)
+            self.late[each] = now
+            _log.warning("node %016x, which is not there, has had more sessions than was known", each)
+        there = (each for each in dead if self._node.rows.count_at(each))
+        self.late = {each: self.late[each] for each in there if each in self.late}
 
     def _dead(self, now: float) -> list[int]:
         members = self._node.members
