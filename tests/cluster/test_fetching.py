@@ -25,7 +25,7 @@ from tidemq.cluster.fetching import (
 from tidemq.cluster.incoming import WAITING_MAX, Gap
 from tidemq.cluster.members import BEAT_S
 from tidemq.cluster.node import Node
-from tidemq.cluster.operations import Clear, Operation, Retain
+from tidemq.cluster.operations import Clear, Operation, Retain, Strike
 from tidemq.cluster.promises import Promises
 from tidemq.cluster.records import parse_record
 
@@ -356,3 +356,33 @@ def test_what_waits_is_bounded_in_bytes_and_what_was_asked_for_comes_all_the_sam
     assert incoming.gaps() == []
     assert two.rows.vector[origin] == 60
     assert not incoming._waiting[origin]._bytes
+
+
+def test_what_a_node_did_that_is_a_member_no_more_is_kept_until_all_have_it() -> None:
+    """Or each that has ever left would cost memory for ever."""
+    one, two, three = (make_node(index, 3) for index in range(3))
+    text = one.write([Clear("t", one.stamp())]).encoded
+    exchange, _ = exchange_of(two)
+    exchange.records_came(1, [text])
+    two.synced(two.rows.vector)
+    two.write([Strike(1, "n1")])
+    strike = two.record(2, 1)
+    assert strike is not None
+    two.synced(two.rows.vector)
+    now = 0.0
+
+    def tick() -> bool:
+        nonlocal now
+        now += BEAT_S
+        three.synced(three.rows.vector)
+        two.hear(three.beat(now, START_NS), now)
+        three.hear(two.beat(now, START_NS), now)
+        exchange.tick(now)
+        return bool(list(exchange._recent.find(1, 1, 1)))
+
+    assert tick()
+    assert tick(), "a member lacks it"
+    three.receive(text)
+    three.receive(strike)
+    tick()
+    assert not tick()

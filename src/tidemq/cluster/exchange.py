@@ -154,7 +154,10 @@ class Exchange:
         members = self.node.members.incarnations
         self._given.keep(members)
         # what a node did last that is a member no more may be nowhere else, and others may lack it
-        self._recent.keep({*members, *(each for each, _, _ in self.node.rows.struck.all())})
+        vector, struck = self.node.rows.vector, [each for each, _, _ in self.node.rows.struck.all()]
+        known = self.node.stability.is_known
+        lacking = [each for each in struck if not known(each, vector.get(each, 0), members)]
+        self._recent.keep({*members, *lacking})
         self._links.trim(self.node.stability.first - 1)
 
     def keep_last_of(self, dead: Collection[int]) -> None:
