@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import struct
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,6 @@ from tidemq.cluster.exchange import FETCH, RECORDS, Exchange
 from tidemq.cluster.fetching import (
     FETCH_S_MAX,
     GIVEN_S,
-    RECENT_BYTES_MAX,
     UNREAD_S_MAX,
     Fetch,
     Holder,
@@ -246,22 +246,46 @@ def test_a_node_on_one_side_of_a_split_gets_from_another_what_it_did_not_hear() 
     assert (two.rows.vector[3], two.rows.vector[1]) == (1, 1)
 
 
-def test_so_much_of_each_node_is_kept_for_others() -> None:
+def test_so_much_is_kept_for_others_and_what_all_have_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the node first of which there is most."""
+    most = 6_000_000
+    monkeypatch.setattr("tidemq.cluster.fetching.RECENT_BYTES_MAX", most)
     recent = RecentRecords()
-    one = make_node(0, 2)
-    texts = [written(one, Retain("t", one.stamp(), b"x" * 100_000)) for _ in range(60)]
-    for text in texts:
-        recent.note(text)
+    one, two = make_node(0, 2), make_node(1, 2)
+    for node, count in ((one, 10), (two, 100)):
+        for _ in range(count):
+            recent.note(written(node, Retain("t", node.stamp(), b"x" * 100_000)))
     recent.note(b"none")
-    found = [number for number, _ in recent.find(1, 1, 60)]
-    assert found == list(range(61 - len(found), 61))
-    kept = sum(len(text) for _, text in recent.find(1, 1, 60))
-    assert RECENT_BYTES_MAX - 110_000 < kept <= RECENT_BYTES_MAX
-    assert [number for number, _ in recent.find(1, 58, 59)] == [58, 59]
+    assert [number for number, _ in recent.find(1, 1, 10)] == list(range(1, 11))
+    found = [number for number, _ in recent.find(2, 1, 100)]
+    assert found == list(range(101 - len(found), 101))
+    kept = sum(len(text) for who, last in ((1, 10), (2, 100)) for _, text in recent.find(who, 1, last))
+    assert most - 110_000 < kept <= most
+    assert [number for number, _ in recent.find(2, 98, 99)] == [98, 99]
+    recent.drop_stable({1: 4, 2: 100})
+    assert [number for number, _ in recent.find(1, 1, 10)] == list(range(5, 11))
+    assert not list(recent.find(2, 1, 100))
     recent.keep([1])
     assert list(recent.find(1, 1, 60))
     recent.keep([2])
     assert list(recent.find(1, 1, 60)) == []
+    recent.note(written(two, Retain("t", two.stamp(), b"x" * 2 * most)))
+    assert list(recent.find(2, 1, 101)), "one more"
+
+
+def test_what_is_kept_for_others_comes_in_pieces() -> None:
+    one, two, three = (make_node(index, 3) for index in range(3))
+    texts = [written(one, Retain("t", one.stamp(), b"x" * 100_000)) for _ in range(20)]
+    exchange, links = exchange_of(two)
+    exchange.records_came(1, texts)
+    exchange.receive(FETCH, 3, struct.pack(">QQQ", 1, 1, 20), 0.0)
+    pieces = [body for to, kind, body in links.sent if (to, kind) == (3, RECORDS)]
+    assert len(pieces) > 2
+    assert all(len(each) < 700_000 for each in pieces)
+    other, _ = exchange_of(three)
+    for each in pieces:
+        other.receive(RECORDS, 2, each, 0.0)
+    assert three.rows.vector[1] == 20
 
 
 def node_with_a_log(monkeypatch: pytest.MonkeyPatch, records: int) -> tuple[Node, Exchange, Links]:

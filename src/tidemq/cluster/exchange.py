@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tidemq.cluster.fetching import Fetch, Given, Holder, RecentRecords
@@ -151,12 +151,13 @@ class Exchange:
         if self.node.members.has_met_all(now):  # or what a node lacks that was just met would be gone
             self.node.tidy()
             self._last_words.drop_known()
+            self._recent.drop_stable(self.node.stable)
         members = self.node.members.incarnations
         self._given.keep(members)
         # what a node did last that is a member no more may be nowhere else, and others may lack it
         vector, struck = self.node.rows.vector, [each for each, _, _ in self.node.rows.struck.all()]
-        known = self.node.stability.is_known
-        lacking = [each for each in struck if not known(each, vector.get(each, 0), members)]
+        is_known = self.node.stability.is_known
+        lacking = [each for each in struck if not is_known(each, vector.get(each, 0), members)]
         self._recent.keep({*members, *lacking})
         self._links.trim(self.node.stability.first - 1)
 
@@ -216,19 +217,9 @@ class Exchange:
 
     def _pieces(self, first: int, last: int) -> Iterator[list[tuple[int, bytes]]]:
         """Records of this node's log, in messages of some size."""
-        piece: list[tuple[int, bytes]] = []
-        size = 0
-        for number in range(first, last + 1):
-            text = self.node.record(self.node.incarnation, number)
-            if text is None:
-                continue
-            piece.append((number, text))
-            size += len(text)
-            if size >= SENT_BYTES:
-                yield piece
-                piece, size = [], 0
-        if piece:
-            yield piece
+        own = self.node.incarnation
+        texts = ((number, self.node.record(own, number)) for number in range(first, last + 1))
+        return _in_pieces((number, text) for number, text in texts if text is not None)
 
     def _fetch(self, now: float, *, unread: bool) -> None:
         """Asks for what is missing, one holder after the other until one answers: its own node, whoever's
@@ -332,10 +323,8 @@ class Exchange:
         else:
             found = dict(self._recent.find(incarnation, first, last))
             found |= self._last_words.find(incarnation, first, last)
-            pieces = iter([sorted(found.items())])
+            pieces = _in_pieces(sorted(found.items()))
         for piece in pieces:
-            if not piece:
-                break
             body = _pack([text for _, text in piece])
             self._links.send(source, RECORDS, body)
             self._given.note(source, incarnation, (piece[0][0], piece[-1][0]), now)
@@ -343,6 +332,19 @@ class Exchange:
             if sent > FETCHED_BYTES_MAX:
                 break  # the rest is asked for when this is there
         return []
+
+
+def _in_pieces(records: Iterable[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    piece: list[tuple[int, bytes]] = []
+    size = 0
+    for number, text in records:
+        piece.append((number, text))
+        size += len(text)
+        if size >= SENT_BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
 
 
 def _pack(texts: Sequence[bytes]) -> bytes:

@@ -4,19 +4,20 @@ their own can give.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from tidemq.cluster.incoming import Gap
 from tidemq.cluster.members import BEAT_S
 from tidemq.cluster.records import dot_of
+from tidemq.cluster.vectors import Vector
 from tidemq.errors import ClusterError
 
 FETCH_S, FETCH_S_MAX = 2 * BEAT_S, 2.4  # until records are asked for again, of which none has come
 UNREAD_S_MAX = 10.0  # the same, while something has come that was not read
 GIVEN_S = 1.5  # in which what was sent is not sent again
-RECENT_BYTES_MAX = 2 << 20  # of one node's records that others are given, and one record more
+RECENT_BYTES_MAX = 64 << 20  # of all nodes' records that others are given, and one record more
 
 
 class Holder(NamedTuple):
@@ -107,12 +108,12 @@ class Given:
 
 class RecentRecords:
     """The last that have come of each other node, as they came: for a third one that did not hear them, when
-    their node is not there to be asked, nor who has its copies.
+    their node is not there to be asked, nor who has its copies. What all members have goes.
     """
 
     def __init__(self) -> None:
         self._texts: dict[int, deque[tuple[int, bytes]]] = {}
-        self._bytes: dict[int, int] = {}
+        self._bytes: Counter[int] = Counter()
 
     def note(self, text: bytes) -> None:
         """It has come; what is no record is not kept."""
@@ -120,12 +121,19 @@ class RecentRecords:
             incarnation, number = dot_of(text)
         except ClusterError:
             return
-        texts = self._texts.setdefault(incarnation, deque())
-        texts.append((number, text))
-        size = self._bytes.get(incarnation, 0) + len(text)
-        while size > RECENT_BYTES_MAX and len(texts) > 1:
-            size -= len(texts.popleft()[1])
-        self._bytes[incarnation] = size
+        self._texts.setdefault(incarnation, deque()).append((number, text))
+        self._bytes[incarnation] += len(text)
+        while self._bytes.total() > RECENT_BYTES_MAX and len(text) < self._bytes.total():
+            self._drop_first(max(self._bytes, key=self._bytes.__getitem__))
+
+    def drop_stable(self, stable: Vector) -> None:
+        """What all members have, up to these records."""
+        for each, texts in self._texts.items():
+            while texts and texts[0][0] <= stable.get(each, 0):
+                self._drop_first(each)
+
+    def _drop_first(self, incarnation: int) -> None:
+        self._bytes[incarnation] -= len(self._texts[incarnation].popleft()[1])
 
     def find(self, incarnation: int, first: int, last: int) -> Iterator[tuple[int, bytes]]:
         """Those of a node that are among these, with their numbers, in the order in which they came."""

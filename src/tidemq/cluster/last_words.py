@@ -9,6 +9,8 @@ from collections.abc import Collection
 from tidemq.cluster.fetching import RecentRecords
 from tidemq.cluster.node import Node
 
+KEPT_BYTES_MAX = 2 << 20  # of one node's records, and one record more
+
 
 class LastWords:
     """Of one node; on the keeper's thread. What is put becomes durable with the next batch."""
@@ -35,9 +37,13 @@ class LastWords:
             applied = rows.vector.get(each, 0)
             if self._node.stability.is_known(each, applied, self._node.members.incarnations):
                 continue
-            for number, text in recent.find(each, 1, applied):
+            left = KEPT_BYTES_MAX
+            for number, text in reversed(list(recent.find(each, 1, applied))):
                 rows.log.put(each, number, text)
                 self._kept[each] = max(number, self._kept.get(each, 0))
+                left -= len(text)
+                if left <= 0:
+                    break
         self._dead = set(dead)
 
     def begin_anew(self) -> None:

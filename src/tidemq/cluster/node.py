@@ -179,6 +179,11 @@ class Node:
             self._collected = stable
             self._is_held = self.stability.collect(stable, self.sharing)
 
+    @property
+    def stable(self) -> Vector:
+        """The last records of each node that all members are known to have, as of the last `tidy`."""
+        return self._collected
+
     def tidy_again(self) -> None:
         """The batch with what `tidy` has deleted may not be stored."""
         self.stability.begin_anew()
