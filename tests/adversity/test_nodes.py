@@ -213,6 +213,26 @@ def test_what_a_node_has_no_memory_for_is_not_acknowledged(start_engine: StartEn
     assert other.count("dropped_memory") == 2
 
 
+def test_it_is_said_when_all_that_was_given_has_been_acted_on(start_engine: StartEngine) -> None:
+    one, other = two(start_engine, 2)
+    with meshed(one, other) as mesh:
+        there = remote(one, other, mesh, "a/#")
+        before = other.nodes.given_so_far()
+        assert before == [0, 0]
+        assert other.nodes.has_acted_on(before)
+        publisher = connected(one)
+        for number in range(50):
+            publisher.publish(f"a/{number}", b"x", 1)
+        given = other.nodes.given_so_far()
+        assert all(given)
+        wait_until(lambda: other.nodes.has_acted_on(given), "all is acted on")
+        assert not other.nodes.has_acted_on([given[0], given[1] + 1])
+        assert len(there.rest()) == 50
+        publisher.publish("a", b"x", 1)
+        assert other.nodes.has_acted_on(given)
+        assert sum(other.nodes.given_so_far()) > sum(given)
+
+
 def test_that_a_queue_was_full_weighs_less_than_another_refusal(start_engine: StartEngine) -> None:
     """Of what only a full queue has dropped 3.1.1 gets an acknowledgement, of what a node lacks none."""
     one, other = two(start_engine)

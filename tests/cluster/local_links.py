@@ -129,6 +129,12 @@ class Links:
     def taken_so_far(self) -> list[tuple[int, int, int]]:
         return []
 
+    def given_so_far(self) -> list[int]:
+        return []
+
+    def has_acted_on(self, _given: Sequence[int]) -> bool:
+        return True
+
     def drop(self, _incarnation: int) -> None:
         """All know each other."""
 

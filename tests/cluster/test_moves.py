@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -268,6 +268,29 @@ async def test_an_old_home_takes_messages_until_what_is_published_there_goes_to_
         assert nodes.ask("one", lambda _: departures_of(nodes, "one").still_takes("ann"))
         monkeypatch.setattr(links, "apart", lambda: set())
         await until(lambda: not departures_of(nodes, "one").still_takes("ann"))
+
+
+async def test_an_old_home_takes_messages_until_its_engine_has_acted_on_all_that_came(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long that takes: what came for a session that is forgotten would be for nobody."""
+    await begin(nodes, "one", "two", who="ann")
+    links, marks = departures_of(nodes, "one")._links, list[Sequence[int]]()
+    acted = False
+
+    def has_acted_on(given: Sequence[int]) -> bool:
+        marks.append(given)
+        return acted
+
+    monkeypatch.setattr(links, "given_so_far", lambda: [7])
+    monkeypatch.setattr(links, "has_acted_on", has_acted_on)
+    async with at(nodes, "two", "ann"):
+        await until(lambda: len(marks) > 1)
+        await asyncio.sleep(2 * departures.LINGER_S)
+        assert nodes.ask("one", lambda _: departures_of(nodes, "one").still_takes("ann"))
+        acted = True
+        await until(lambda: not departures_of(nodes, "one").still_takes("ann"))
+    assert set(map(tuple, marks)) == {(7,)}
 
 
 async def test_an_old_home_parts_with_who_does_not_hear_of_it_for_long(

@@ -11,8 +11,8 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidemq.cluster.conversion import Conversion
@@ -30,12 +30,23 @@ YIELD = "yield"  # all that this node did for a session is in its log
 GONE = "gone"  # it has forgotten a session
 KEPT = "kept"  # it still takes messages for one
 LATE = "late"  # the client of a session that was asked for has come later than who asks
-LINGER_S = 0.5  # what has come for a session by then is in its queue
+LINGER_S = 0.5  # what the reactors have taken for a session is in its queue by then
 # Without a word of its new home, after which an old home asks: at first, and at most. That there is still an
 # old home is news to the new one, too, which has to know within half of `sharing.DOUBLES_S`.
 REMIND_S, REMIND_S_MAX = 2.0, 8.0
 LET_IN_S = 0.1  # until the engine has the session of a client that was let in
 LOOKS_AT_ONCE = 1024  # at sessions that were handed over, between two pieces of work
+
+
+@dataclass(slots=True)
+class _Lingering:
+    """A session to forget, at the word of a node, when all that the engine had been `given` then has come to
+    its sessions.
+    """
+
+    to: int
+    given: Sequence[int]
+    until: float = math.inf
 
 
 class Departures:
@@ -68,7 +79,7 @@ class Departures:
         self._yields: list[tuple[int, int, str]] = []  # record that must be durable, whom to tell, client
         self._let_in: dict[str, float] = {}  # clients without a session before, until then
         self._early: dict[str, Asker] = {}  # who asks for such
-        self._lingering: dict[str, tuple[float, int]] = {}  # sessions to forget, from when on, for whom
+        self._lingering: dict[str, _Lingering] = {}  # sessions to forget
         self._owing: dict[str, int] = {}  # those that are about to be forgotten, and whom to tell
         self._sharing = node.sharing
         self.counts: Counter[str] = Counter()
@@ -128,14 +139,18 @@ class Departures:
         """
         apart = self._links.apart() if self._lingering else ()
         for client in self._round.some(self._lingering, LOOKS_AT_ONCE):
-            lingers_until = self._lingering.get(client, (math.inf, 0))[0]
-            if lingers_until > now or client in coming:
+            lingers = self._lingering.get(client)
+            if lingers is None:
+                continue
+            if lingers.until == math.inf and self._links.has_acted_on(lingers.given):
+                lingers.until = now + LINGER_S
+            if lingers.until > now or client in coming:
                 continue
             standing = self._node.rows.standing(client)
             if standing is not None and standing.home in apart:
                 continue
             if not self._conversion.has_current(client):
-                self._owing[client] = self._lingering.pop(client)[1]
+                self._owing[client] = self._lingering.pop(client).to
                 self.release(client)  # the log says here, too, that it is elsewhere
         self._remind(now)
 
@@ -277,7 +292,7 @@ class Departures:
         rank = self._conversion.rank(client)
         if client in self._handed and rank is not None and clocks_of(rank) < since:
             if client not in self._lingering:
-                self._lingering[client] = (time.monotonic() + LINGER_S, source)
+                self._lingering[client] = _Lingering(source, self._links.given_so_far())
                 for each in passed_over:
                     self._links.part(each)
         else:

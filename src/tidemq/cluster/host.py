@@ -386,6 +386,16 @@ class ClusterHost:
         members, now = self.keeper.node.members, time.monotonic()
         return self._neighbours.announced(number, lambda node: members.is_live(node, now))
 
+    def given_so_far(self) -> list[int]:
+        """As in `Links`."""
+        assert self._neighbours is not None
+        return self._neighbours.given_so_far()
+
+    def has_acted_on(self, given: Sequence[int]) -> bool:
+        """As in `Links`."""
+        assert self._neighbours is not None
+        return self._neighbours.has_acted_on(given)
+
     def taken_so_far(self) -> list[tuple[int, int, int]] | None:
         """As in `Links`."""
         assert self._neighbours is not None

@@ -80,6 +80,12 @@ class Links(Protocol):
         None: this node is ending, and takes none any more.
         """
 
+    def given_so_far(self) -> list[int]:
+        """A mark for `has_acted_on`: what this node's engine has been given of others' messages until now."""
+
+    def has_acted_on(self, given: Sequence[int]) -> bool:
+        """Whether the engine has acted on all that it had been given at this mark."""
+
     def drop(self, incarnation: int) -> None:
         """A node is a member no more: it is not looked for, and has no copies."""
 

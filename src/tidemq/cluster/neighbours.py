@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -205,6 +205,20 @@ class Neighbours:
             return self._access.taken_so_far()
         except UsageError:  # it has been closed
             return None
+
+    def given_so_far(self) -> list[int]:
+        """As in `Links`."""
+        try:
+            return self._access.given_so_far()
+        except UsageError:  # it has been closed
+            return []
+
+    def has_acted_on(self, given: Sequence[int]) -> bool:
+        """As in `Links`."""
+        try:
+            return self._access.has_acted_on(given)
+        except UsageError:
+            return True
 
     def is_idle(self) -> bool:
         """Whether everything has arrived that goes to nodes that are there."""

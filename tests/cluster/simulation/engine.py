@@ -586,6 +586,12 @@ class Engine:
         else:
             self._say(slot, "answer", token, 0)
 
+    def given_so_far(self) -> list[int]:
+        return []
+
+    def has_acted_on(self, _given: Sequence[int]) -> bool:
+        return True  # at once
+
     def taken_so_far(self) -> list[tuple[int, int, int]]:
         own = self.incarnation, 0, self._wall_ns() + self._lead_ns
         return [own, *((origin, 0, clock) for origin, clock in self._taken.items())]

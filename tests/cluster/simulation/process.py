@@ -462,6 +462,12 @@ class Process:
     def apart(self) -> Collection[int]:
         return self.neighbours.apart()
 
+    def given_so_far(self) -> list[int]:
+        return self.neighbours.given_so_far()
+
+    def has_acted_on(self, given: Sequence[int]) -> bool:
+        return self.neighbours.has_acted_on(given)
+
     def taken_so_far(self) -> list[tuple[int, int, int]] | None:
         return self.neighbours.taken_so_far()
 

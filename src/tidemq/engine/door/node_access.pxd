@@ -18,6 +18,7 @@ cdef class NodeAccess:
     cdef long long filters[16]       # how many each node has
     cdef list groups                 # by node: a set of those that it has members of
     cdef unsigned long long origins[16]      # incarnations of those that have passed something on
+    cdef unsigned long long given[64]        # bytes of messages and answers, by reactor, since the start
     cdef unsigned long long taken[1024]      # by node, 64 each, and reactor: the last id that came of it
     cdef object _check_node(self, object node)
     cdef object _check_filters(self, object filters)

@@ -458,7 +458,27 @@ class NodeAccess:
                 cython.cast(int64_t, mail.letter.data.size()),
                 RELAXED,
             )
+            self.given[index] += mail.letter.data.size()
             post_directly(target, cython.address(mail))
+        return True
+
+    def given_so_far(self) -> list:
+        """A mark for ``has_acted_on``: how much each reactor has been given."""
+        self._check_node(0)
+        return [self.given[index] for index in range(self.engine.common.reactors.size())]
+
+    def has_acted_on(self, given) -> bool:
+        """Whether the reactors have acted on all that they had been given at this mark; what comes of it for
+        sessions on other reactors may be on its way.
+        """
+        self._check_node(0)
+        index: cython.size_t
+        for index in range(len(given)):
+            waiting: int64_t = load_i64(
+                cython.address(self.engine.common.reactors[index].arrived_bytes), RELAXED
+            )
+            if cython.cast(int64_t, self.given[index]) - waiting < given[index]:
+                return False
         return True
 
     def taken_so_far(self) -> list:
