@@ -252,7 +252,8 @@ def test_that_a_queue_was_full_weighs_less_than_another_refusal(start_engine: St
         old.expect_nothing()
         mesh.let_go()
         old.expect_closed()
-        assert len(there.rest()) == 3
+        for payload in (b"fills it", b"is dropped", b"x"):
+            there.expect_message("a", payload, 1)
 
 
 def test_what_came_of_a_node_is_not_said_of_the_next_one_with_its_number(start_engine: StartEngine) -> None:
