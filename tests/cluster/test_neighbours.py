@@ -66,6 +66,11 @@ class Access:
         """Nobody waits."""
 
 
+def refuse(_node: int, _removed: list[str], _added: list[str]) -> None:
+    """In the place of `change_filters`."""
+    raise RefusedError("too many filters")
+
+
 class Node:
     """One node's neighbours, another node's letters to them, and what they have sent."""
 
@@ -192,9 +197,6 @@ def test_more_filters_of_a_node_that_is_not_there_than_there_may_be_are_said_and
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = Node()
-
-    def refuse(_node: int, _removed: list[str], _added: list[str]) -> None:
-        raise RefusedError("too many filters")
 
     with monkeypatch.context() as patch:
         patch.setattr(node.access, "change_filters", refuse)
@@ -335,9 +337,6 @@ def test_a_session_is_taken_although_the_engine_takes_no_more_filters(
 ) -> None:
     node = Node()
 
-    def refuse(_node: int, _removed: list[str], _added: list[str]) -> None:
-        raise RefusedError("too many")
-
     monkeypatch.setattr(node.access, "change_filters", refuse)
     assert not node.neighbours.holding.hold("ann", TWO, ["b"])
     node.turn()
@@ -356,9 +355,6 @@ def test_what_cannot_be_taken_when_all_have_met_is_said_and_tried_again(
     void = int.from_bytes(parting[2][:8])
     node.take(again(7, void=void - 1))
     answer_all(node)
-
-    def refuse(_node: int, _removed: list[str], _added: list[str]) -> None:
-        raise RefusedError("too many filters")
 
     with monkeypatch.context() as patch:
         patch.setattr(node.access, "change_filters", refuse)

@@ -60,9 +60,7 @@ class Conversion:
         # how it was before what was converted last: by queue, and by client
         self._owners_before: dict[int, Owner | None] = {}
         self._epochs_before: dict[str, tuple[Stamp | None, Stamp | None]] = {}
-        self._given: dict[
-            str, Stamp
-        ] = {}  # epochs of sessions of which it is open whether the store has them
+        self._given: dict[str, Stamp] = {}  # epochs of which it is open whether the store has them
         self.shared = shared
         self.came: list[tuple[Owner, Stamp]] = []  # rows for sessions elsewhere that are here by now
         self._plain: list[Write] = []

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tidemq.broker.durability.keeper import RETRY_S, Keeper
+from tidemq.broker.durability.keeper import PROBE, RETRY_S, Keeper
 from tidemq.broker.durability.queue_rows import ID
 from tidemq.broker.plugins.forks import OnForks
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
@@ -62,8 +62,6 @@ IN_A_ROW_MAX = 4096  # messages of other nodes between two pieces of work
 TOGETHER_MAX = 65_536  # rows of new messages in one batch
 SERVED = "this node served clients before it met {:016x}, whose log it lacks: start it again"
 GROWS_S = 0.25  # in which a batch gets what other nodes did, and one record more
-
-PROBE: Write = ("meta", b"probe", b"")
 
 _log = logging.getLogger("tidemq.cluster")
 
@@ -297,7 +295,7 @@ class ClusterKeeper(Keeper):
         StoreError where the store takes no writes yet.
         """
         if self._is_in_doubt:
-            self._store.write([PROBE], sync=False)  # as `_save`: it mends itself
+            self._store.write([PROBE], sync=False)
             self.rows.read_again()
             self._is_in_doubt = False
         if self._applied and not has_seen(self.rows.vector, self._applied[-1].dot):
@@ -528,7 +526,7 @@ class ClusterKeeper(Keeper):
         return self.ask(act)
 
     def _look(self, now: float) -> None:
-        joins, settled = self._taker is not None or not self._serves, self.moves.orphans.settled
+        joins, settled = self.takes_snapshot or not self._serves, self.moves.orphans.settled
         degraded, rows = self.problems, self._giver.rows_given
         self.survey.look(self.node, now, settled=settled, joins=joins, degraded=degraded, rows_given=rows)
 

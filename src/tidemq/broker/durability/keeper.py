@@ -48,6 +48,7 @@ COUNTS_MAX = 200_000  # reference counts remembered
 DATE_S = 1.0  # between two times that the store is told the time
 RETRY_S = 0.1  # after a failure
 DRAINED = 2  # works without new messages, after a failure, until publishers are not refused any more
+PROBE: Write = ("meta", b"probe", b"")  # makes the store mend itself; only then can anything be read
 LOG_S = 10.0  # between two lines about a failure that goes on
 
 STORE_COUNTERS = (
@@ -370,8 +371,7 @@ class Keeper:
     def _save(self, writes: list[Write], references: list[tuple[bytes, int]], *, sync: bool) -> None:
         """One batch, of what is left and these; StoreError when it could not be written: then all is left."""
         if self.failure:
-            # it is a write that makes the store mend itself; only then can anything be read
-            self._store.write([("meta", b"probe", b"")], sync=False)
+            self._store.write([PROBE], sync=False)
         counts = self._count(self._left_references + references)
         left = [(family, key, value) for (family, key), value in self._left.items()]
         batch = [*left, *writes, *count_writes(counts)]
