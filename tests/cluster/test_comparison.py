@@ -28,7 +28,7 @@ from tidemq.cluster.digests import (
 )
 from tidemq.cluster.forms import decode, encode
 from tidemq.errors import ClusterError
-from tidemq.store import MemoryStore
+from tidemq.store import MemoryStore, Store
 from tidemq.store.rocksdb import RocksDBStore
 
 Moments = list[tuple[Mapping[int, int], Mapping[str, bytes]]]
@@ -44,6 +44,11 @@ class FrozenMemory(MemoryStore):
 def store_of(vector: Mapping[int, int], retained: Mapping[str, bytes]) -> FrozenMemory:
     store = FrozenMemory()
     store.open()
+    put(store, vector, retained)
+    return store
+
+
+def put(store: Store, vector: Mapping[int, int], retained: Mapping[str, bytes]) -> None:
     for incarnation, number in vector.items():
         store.write(
             [("cluster", b"a" + encode("Q", incarnation), encode("Q", number) + bytes(16))], sync=True
@@ -52,7 +57,6 @@ def store_of(vector: Mapping[int, int], retained: Mapping[str, bytes]) -> Frozen
         stamp = bytes(8) + message[:1].rjust(8, b"\0")
         store.write([("retained", topic.encode(), stamp + message)], sync=True)
         store.write([("cluster", b"t" + encode("text", topic), stamp + bytes(16) + b"\1")], sync=True)
-    return store
 
 
 class Script:
@@ -248,4 +252,30 @@ def test_a_node_whose_store_was_closed_says_so(tmp_path: Path) -> None:
     store.open()
     assert ask(Question(2, 2, FREEZE)) == ""
     node.hear(9, Question(2, 3, END).encode())
+    store.close()
+
+
+def test_a_node_that_is_told_twice_to_freeze_stays_at_the_first_moment(tmp_path: Path) -> None:
+    """Who asks may have the first answer already, and takes what is said of rows for that moment's."""
+    store = RocksDBStore(tmp_path)
+    store.open()
+    said: SimpleQueue[bytes] = SimpleQueue()
+    node = witness.Witness(store, lambda _to, _kind, body: said.put(body))
+
+    def ask(question: Question) -> bytes:
+        node.hear(9, question.encode())
+        return said.get(timeout=WAIT_S)
+
+    def look(turn: int) -> bytes:
+        answer = ask(Question(1, turn, CUT, KINDS.index(RETAINED)))
+        return bytes(decode("Q Q text bytes", answer)[3])
+
+    first = ask(Question(1, 1, FREEZE))
+    nothing = look(2)
+    put(store, {9: 1}, {"t": b"1"})
+    assert ask(Question(1, 1, FREEZE)) == first
+    assert look(2) == nothing
+    ask(Question(1, 3, FREEZE))
+    assert look(4) != nothing
+    node.hear(9, Question(1, 5, END).encode())
     store.close()

@@ -70,6 +70,11 @@ class Witness:
     def _freeze(self, source: int, question: Question) -> None:
         moment = self._moment
         if moment is not None and moment.is_alive():
+            if (moment.nonce, moment.turn) == (question.nonce, question.turn):
+                moment.ask(
+                    question
+                )  # its answer may be on its way: what is said of rows must be of its moment
+                return
             if source != moment.source:
                 self._refuse(source, question, f"{BUSY} {moment.source:016x} now")
                 return
@@ -95,7 +100,7 @@ class Moment(threading.Thread):
     def __init__(self, source: int, question: Question, frozen: Frozen, send: Send) -> None:
         super().__init__(name="tidemq-verify-rows", daemon=True)
         self.source = source
-        self.nonce = question.nonce
+        self.nonce, self.turn = question.nonce, question.turn
         self._frozen = frozen
         self._rows = ComparableRows(frozen)
         self._send = send
