@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from tidemq.errors import ClusterError
 
 BATCH, INTEREST, FLUSH, FLUSHED, PART = 1, 2, 3, 4, 5  # kinds of letters
-RESEND_S = 0.3
+RESEND_S, RESEND_S_MAX = 0.3, 1.2  # without an answer that goes on, at first; doubles
 UNDER_WAY_BYTES = 8 << 20  # sent and not answered; more waits
 
 LIVES_BITS = 16  # of a life: how often one process has begun anew
@@ -41,7 +41,9 @@ class Outgoing:
     _sent: deque[Letter] = field(default_factory=deque)
     _last: int = 0
     _sent_bytes: int = 0
-    _sent_at: float = 0.0
+    _goes_on: bool = True  # something has arrived, or nothing was under way
+    _again_at: float = 0.0
+    _again_s: float = RESEND_S
 
     def is_void(self, life: int) -> bool:
         """Whether its receiver takes no letters of this life and those before, and this is one."""
@@ -67,15 +69,17 @@ class Outgoing:
     def due(self, now: float) -> list[bytes]:
         """What is to be sent now."""
         letters: list[Letter] = []
-        if self._sent and now - self._sent_at >= RESEND_S:
+        if self._goes_on or not self._sent:
+            self._goes_on, self._again_at, self._again_s = False, now + RESEND_S, RESEND_S
+        elif now >= self._again_at:  # however much is new: behind one that was lost nothing is taken
             letters += self._sent
+            self._again_s = min(2 * self._again_s, RESEND_S_MAX)
+            self._again_at = now + self._again_s
         while self._waiting and self._sent_bytes < UNDER_WAY_BYTES:
             letter = self._waiting.popleft()
             self._sent.append(letter)
             self._sent_bytes += len(letter.body)
             letters.append(letter)
-        if letters:
-            self._sent_at = now
         return [_HEAD.pack(self.life, each.number, each.kind) + each.body for each in letters]
 
     def arrived(self, text: bytes) -> list[Letter]:
@@ -88,6 +92,7 @@ class Outgoing:
             letter = self._sent.popleft()
             self._sent_bytes -= len(letter.body)
             done.append(letter)
+        self._goes_on |= bool(done)
         return done
 
     def forget(self) -> list[Letter]:
