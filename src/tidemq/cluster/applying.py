@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidemq.cluster import operations as ops
 from tidemq.cluster.operations import GROUP, SESSION, Owner, Stamp, packet_id_of
@@ -42,6 +42,17 @@ def _waiting(entry: Entry) -> Entry:
     """In flight no more."""
     adds = tuple(each._replace(unsent=False) for each in entry.adds)
     return replace(entry, adds=adds, sequence=-1, released=False)
+
+
+class Changes(NamedTuple):
+    """What records have changed, as `Applier` has it under these names."""
+
+    added: list[tuple[Owner, Stamp]]
+    removed: list[tuple[Owner, Stamp, Entry]]
+    retained: dict[str, Stamp]
+    sessions: list[str]
+    subscriptions: list[tuple[str, str]]
+    forked: list[str]
 
 
 class Applier:
@@ -97,6 +108,23 @@ class Applier:
         self.added, self.removed, self.retained, self.sessions = [], [], {}, []
         self.subscriptions, self.forked, self.visited, self.forks = [], [], [], []
         self._stored = 0, 0
+
+    def take_changes(self) -> Changes:
+        """What came and went, which the caller does something about, or puts back."""
+        taken = Changes(
+            self.added, self.removed, self.retained, self.sessions, self.subscriptions, self.forked
+        )
+        self.forget_changes()
+        return taken
+
+    def put_back(self, changes: Changes) -> None:
+        """They are in the store, and nothing could be done about them."""
+        self.added[:0], self.removed[:0] = changes.added, changes.removed
+        self.retained = changes.retained | self.retained
+        self.sessions[:0], self.subscriptions[:0] = changes.sessions, changes.subscriptions
+        self.forked[:0] = changes.forked
+        added, removed = self._stored
+        self._stored = added + len(changes.added), removed + len(changes.removed)
 
     def stored(self) -> None:
         """All until now is in the store."""

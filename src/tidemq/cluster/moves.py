@@ -318,18 +318,19 @@ class Moves:
 
     def _bring_in(self, row: PutSession, coming: Coming, *, asked: bool) -> None:
         client, stays = row.client, not asked and self._unattended.may_be_elsewhere(row)
-        self.counts["cluster_sessions_taken" if asked else "cluster_sessions_taken_over"] += 1
         if coming.shares:
             self._sharing.begin(client)
-        coming.taken = True
-        if not self._adoption.adopt(
+        is_read = self._adoption.adopt(
             client,
             coming.marks,
             doubles_s=self._sharing.for_s,
             crashed=not asked,
             older_may_come=coming.yielded is not None,
             stays=stays,
-        ):
+        )
+        coming.taken = is_read  # not before: where the store cannot be read now it is tried again
+        self.counts["cluster_sessions_taken" if asked else "cluster_sessions_taken_over"] += 1
+        if not is_read:
             self._give_up(client, coming)
         elif stays:
             self._unattended.add(row)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import struct
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tidemq.broker.durability.queue_rows import IDLE
 from tidemq.broker.plugins.forks import SessionForked
+from tidemq.cluster.applying import Changes
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.moves import Moves
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import SESSION, Owner, Stamp
 from tidemq.cluster.rows import Entry
 from tidemq.cluster.stored_rows import id_bytes
+from tidemq.errors import StoreError
 from tidemq.store import Store
 
 if TYPE_CHECKING:
@@ -54,33 +56,51 @@ class Telling:
         self._told: dict[tuple[str, str], float] = {}  # whose subscription to which filter, and when
 
     def tell(self) -> None:
-        """All that was changed since the last time."""
+        """All that was changed since the last time. StoreError where it cannot be read: it is told later."""
         applier, contests = self._applier, self._moves.contests
         contests.keep_connected(time.monotonic())
         contests.subscribe_again()
         contests.doubt(dict.fromkeys(applier.visited))  # where that cannot be stored all is told later
-        added, removed, topics, clients = applier.added, applier.removed, applier.retained, applier.sessions
-        subscriptions, forked = applier.subscriptions, applier.forked
-        self.forget()
-        for client in dict.fromkeys(clients):
+        self._report_forks()
+        changes = applier.take_changes()
+        here, self._conversion.changed = self._conversion.changed, []
+        try:
+            self._tell_of(changes, here)
+        except StoreError:
+            applier.put_back(changes)
+            self._conversion.changed[:0] = here
+            raise
+
+    def _tell_of(self, changes: Changes, here: Sequence[tuple[str, str]]) -> None:
+        """What is told twice, as the store could not be read, changes nothing. `here`: subscriptions that
+        were changed here.
+        """
+        for client in dict.fromkeys(changes.sessions):
             self._moves.departures.moved(client)
-        for client in dict.fromkeys(forked):
+        for client in dict.fromkeys(changes.forked):
             self._moves.share(client)
-        for topic, at in topics.items():
+        for topic, at in changes.retained.items():
             value = self._store.get("retained", topic.encode())
             self._access.retain(topic.encode(), id_bytes(at) if value is None else value)
-        self._tell_of_subscriptions(subscriptions)
-        now: tuple[Added, Removed] = ([], [])
-        for come in added:
-            (self._late[come[0].name] if self._waits(come[0]) else now)[0].append(come)
-        for gone in removed:
-            (self._late[gone[0].name] if self._waits(gone[0]) else now)[1].append(gone)
-        self._tell_of_entries(*now)
+        self._tell_of_subscriptions(changes.subscriptions, here)
+        come = [each for each in changes.added if not self._waits(each[0])]
+        gone = [each for each in changes.removed if not self._waits(each[0])]
+        self._tell_of_entries(come, gone)
+        for added in changes.added:
+            if self._waits(added[0]):
+                self._late[added[0].name][0].append(added)
+        for removed in changes.removed:
+            if self._waits(removed[0]):
+                self._late[removed[0].name][1].append(removed)
 
     def forget(self) -> None:
         """The engine need not be told. Which sessions were forked is reported all the same."""
-        forks = [self._fork(client) for client in dict.fromkeys(self._applier.forks)]
+        self._report_forks()
         self._applier.forget_changes()
+
+    def _report_forks(self) -> None:
+        forks = [self._fork(client) for client in dict.fromkeys(self._applier.forks)]
+        self._applier.forks = []
         if forks:
             self._report(forks)
 
@@ -106,11 +126,12 @@ class Telling:
     def _waits(self, owner: Owner) -> bool:
         return owner.kind == SESSION and self._moves.is_arriving(owner.name)
 
-    def _tell_of_subscriptions(self, elsewhere: list[tuple[str, str]]) -> None:
+    def _tell_of_subscriptions(
+        self, elsewhere: Sequence[tuple[str, str]], here: Sequence[tuple[str, str]]
+    ) -> None:
         """What was changed elsewhere, as where both sides of a split had the session; and what was changed
         here since then: its client may not have known, and the engine not what it was told, when it was.
         """
-        here, self._conversion.changed = self._conversion.changed, []
         now = time.monotonic()
         while self._told and now - next(iter(self._told.values())) > CROSSING_S:
             del self._told[next(iter(self._told))]
