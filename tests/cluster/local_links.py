@@ -135,6 +135,11 @@ class Links:
     def has_acted_on(self, _given: Sequence[int]) -> bool:
         return True
 
+    def forget_copies(self, incarnation: int, number: int) -> None:
+        kept = self._all.copies.get(self.own, {})
+        if max(kept.get(incarnation, {}), default=0) <= number:
+            kept.pop(incarnation, None)
+
     def drop(self, _incarnation: int) -> None:
         """All know each other."""
 

@@ -13,7 +13,7 @@ from cluster.nodes import START_NS, make_node, say
 from cluster.test_membership import written
 
 from tidemq.cluster import incoming as incoming_module
-from tidemq.cluster.exchange import FETCH, RECORDS, Exchange
+from tidemq.cluster.exchange import APPLIED, FETCH, RECORDS, RESEND_S, Exchange
 from tidemq.cluster.fetching import (
     FETCH_S_MAX,
     GIVEN_S,
@@ -330,6 +330,25 @@ def test_a_replica_that_is_slow_is_not_sent_more_than_it_can_take(monkeypatch: p
     exchange.copied(2, 12)
     exchange.send_new(12.0)
     assert links.copied[-12:] == list(range(13, 25))
+
+
+def test_a_replica_that_has_lost_copies_has_them_no_more_and_gets_them_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node, exchange, links = node_with_a_log(monkeypatch, 10)
+    exchange.tick(0.0)
+    exchange.receive(APPLIED, 2, struct.pack(">Q", 10), 0.0)
+    exchange.copied(2, 10)
+    assert exchange.all_have(10, 0.0)
+    links.copied.clear()
+    exchange.copied(2, 3)
+    assert not exchange.all_have(10, 0.0)
+    for now in (0.1, 0.2 + RESEND_S):
+        node.hear(replace(node.members.known()[0].beat, wall_ns=START_NS), now)
+        exchange.send_new(now)
+    assert links.copied == list(range(4, 11))
+    exchange.copied(2, 10)
+    assert exchange.all_have(10, 0.0)
 
 
 def test_records_that_were_asked_for_are_kept_before_those_that_are_new() -> None:

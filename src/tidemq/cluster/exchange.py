@@ -70,6 +70,7 @@ class Exchange:
         self._last_words = LastWords(node)
         self._given = Given()
         self._fetches: dict[int, Fetch] = {}  # what was asked for, by whose it is
+        self._forgotten: set[int] = set()  # nodes that have left, whose copies here were told to go
         self._applied_by: dict[int, int] = {}  # the last record of this node that others have, by node
         self.counts: Counter[str] = Counter()
         self.troubles = Troubles()
@@ -102,12 +103,14 @@ class Exchange:
         self.troubles.note(f"{source:016x}", str(error))
 
     def copied(self, to: int, number: int) -> None:
-        """Another node has copies of all this node's records up to this one."""
+        """Another node has copies of all this node's records up to this one; fewer than before where it has
+        lost some.
+        """
         if to == self._replica:
             self._more_is_confirmed |= number > self._confirmed
-            self._confirmed = max(self._confirmed, number)
+            self._confirmed = number
             self._under_way.confirm(number)
-            self._promises.copied(self._confirmed)
+            self._promises.copied(number)
 
     def records_came(self, holder: int, texts: Sequence[bytes]) -> list[Record]:
         """Records from somebody who has them, their own node or another one."""
@@ -159,6 +162,9 @@ class Exchange:
         is_known = self.node.stability.is_known
         lacking = [each for each in struck if not is_known(each, vector.get(each, 0), members)]
         self._recent.keep({*members, *lacking})
+        for each in {*struck} - {*lacking} - self._forgotten:
+            self._forgotten.add(each)
+            self._links.forget_copies(each, vector.get(each, 0))
         self._links.trim(self.node.stability.first - 1)
 
     def keep_last_of(self, dead: Collection[int]) -> None:

@@ -355,6 +355,11 @@ class ClusterHost:
         if self._transport is not None:
             self._transport.trim(number)
 
+    def forget_copies(self, incarnation: int, number: int) -> None:
+        """As in `Links`."""
+        if self._transport is not None:
+            self._transport.forget_copies(incarnation, number)
+
     def fetch(self, holder: int, incarnation: int, first: int, last: int) -> None:
         """As in `Links`."""
         if self._transport is not None:

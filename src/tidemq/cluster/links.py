@@ -54,6 +54,9 @@ class Links(Protocol):
     def trim(self, number: int) -> None:
         """Copies up to this one need not be kept any more."""
 
+    def forget_copies(self, incarnation: int, number: int) -> None:
+        """This node's own server need not keep copies of another one's log, if they end with this record."""
+
     def fetch(self, holder: int, incarnation: int, first: int, last: int) -> None:
         """Asks for copies of a node's records from somebody who may have them; what there is comes."""
 

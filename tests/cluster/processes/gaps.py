@@ -208,7 +208,7 @@ def _it_was_under_way_in_a_split(history: History, failure: Failure) -> bool:
 
 def _it_went_to_both_sides(history: History, failure: Failure) -> bool:
     """Whether a QoS 2 message that was under way when a split began was sent to both of its sides, or to one
-    and its subscriber was on the other.
+    and somebody who was to get it was on the other: then it was not acknowledged.
     """
     message = failure.message
     return (
@@ -216,10 +216,20 @@ def _it_went_to_both_sides(history: History, failure: Failure) -> bool:
         and message.qos == 2
         and any(
             message.sent_at < each.at < message.acknowledged_at
-            and each.is_crossed(history.brokers_of(message) | history.brokers_at(each.at, failure.client))
+            and each.is_crossed(history.brokers_of(message) | _homes_of_receivers(history, message, each.at))
             for each in history.splits
         )
     )
+
+
+def _homes_of_receivers(history: History, message: Message, at: int) -> set[str]:
+    """The brokers to which those were connected last who had subscribed to a message."""
+    homes: set[str] = set()
+    for interest in history.interests:
+        if interest.wants(message) and interest.asked_at < at < interest.ended_at:
+            mine = history.connections_of(interest.subscriber)
+            homes.update([each.broker for each in mine if each.accepted_at < at][-1:])
+    return homes
 
 
 GAPS = (

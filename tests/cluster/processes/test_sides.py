@@ -112,6 +112,25 @@ def test_twice_is_excused_to_who_was_on_both_sides(moves: str, kinds: list[str])
     assert story.kinds() == kinds
 
 
+@pytest.mark.parametrize(("broker", "kinds"), [(ONE, ["twice"]), (TWO, [])])
+def test_twice_is_excused_where_it_was_under_way_to_somebody_on_the_other_side(
+    broker: str, kinds: list[str]
+) -> None:
+    """So its publisher got no acknowledgement, and sent it again."""
+    story = Story()
+    story.meet()
+    story.subscribe()
+    story.connect("t", broker)
+    story.history.interests.append(Interest("t", "t", 2, asked_at=story.history.note("t", "asks")))
+    message = story.publish()
+    story.deliver(message)
+    story.history.splits.append(Split(frozenset({ONE}), story.history.note(ONE, "is split from the others")))
+    story.connect("p", ONE)
+    message.acknowledged_at = story.history.note("p", "PUBREC", message)
+    story.deliver(message)
+    assert story.kinds() == kinds
+
+
 def test_what_was_sent_when_they_had_met_comes_once() -> None:
     story = Story()
     story.subscribe()

@@ -471,6 +471,10 @@ class Process:
     def taken_so_far(self) -> list[tuple[int, int, int]] | None:
         return self.neighbours.taken_so_far()
 
+    def forget_copies(self, incarnation: int, number: int) -> None:
+        if max(self.host.copies.get(incarnation, {}), default=0) <= number:
+            self.host.copies.pop(incarnation, None)
+
     def drop(self, incarnation: int) -> None:
         self.neighbours.forget(incarnation)
 

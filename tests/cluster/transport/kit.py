@@ -16,7 +16,7 @@ from tidemq.cluster.transport.server import NatsServer, ServerSettings
 from tidemq.cluster.transport.settings import Bounds, Patience, Security
 from tidemq.cluster.transport.transport import Transport
 
-PATIENCE = Patience(ping_s=0.2, retry_s=0.02, retry_s_max=0.3, refused_s=0.2, trim_s=0.05)
+PATIENCE = Patience(ping_s=0.2, retry_s=0.02, retry_s_max=0.3, refused_s=0.2, trim_s=0.05, stuck_s=1.0)
 PASSWORD = "a-password".replace("-", "") * 3
 
 

@@ -102,17 +102,85 @@ def test_more_than_may_wait_is_asked_for_again(tmp_path: Path) -> None:
 
 
 def test_a_server_without_room_is_said_and_has_no_part_of_it(tmp_path: Path) -> None:
-    bounds = Bounds(stream_bytes_max=1 << 20)
-    with Node(tmp_path, 1, bounds=bounds) as one, Node(tmp_path, 2) as two:
+    with Node(tmp_path, 1) as one, Node(tmp_path, 2, store_bytes_max=1 << 20) as two:
         connect(one, two)
         one.append(2, range(1, 41), 100_000)
-        wait_until(lambda: one.heard.has_problem("copies are refused", "maximum bytes"), "it is said")
+        wait_until(lambda: one.heard.has_problem("copies are refused", "resources"), "it is said")
         kept = one.heard.copied[2]
         assert 0 < kept < 40
         assert one.transport.send(2, "mail", b"messages go on")
         wait_until(lambda: two.bodies(one), "the message")
         one.transport.trim(kept)
         await_copied(one, two, kept + 1)
+
+
+def test_the_pieces_of_a_record_stay_until_it_is_trimmed_itself(tmp_path: Path) -> None:
+    with Node(tmp_path, 1) as one, Node(tmp_path, 2) as two:
+        connect(one, two)
+        one.append(2, range(1, 2))
+        one.append(2, range(2, 3), 3 * MAX_PAYLOAD_BYTES)
+        await_copied(one, two, 2)
+        one.transport.trim(1)
+        wait_until(lambda: two.transport.copied_of(1).result(10) == (2, 2), "the first is trimmed")
+        assert copies_of(two, one, 2) == [record(2, 3 * MAX_PAYLOAD_BYTES)]
+
+
+def test_a_record_in_pieces_that_did_not_fit_comes_with_the_next_answer(tmp_path: Path) -> None:
+    size = 5 * MAX_PAYLOAD_BYTES // 2
+    with Node(tmp_path, 1) as one, Node(tmp_path, 2, bounds=Bounds(fetched_bytes_max=4 << 20)) as two:
+        connect(one, two)
+        one.append(2, range(1, 3), size)
+        await_copied(one, two, 2)
+        assert copies_of(two, one, 1) == [record(1, size)]
+        assert copies_of(two, one, 2) == [record(2, size)]
+        assert copies_of(two, one, 2) == [record(2, size)]
+
+
+def test_who_gives_copies_that_are_there_hears_of_it(tmp_path: Path) -> None:
+    """As where the node was the replica before, over the same connection."""
+    with Node(tmp_path, 1) as one, Node(tmp_path, 2) as two:
+        connect(one, two)
+        one.append(2, range(1, 11))
+        await_copied(one, two, 10)
+        one.heard.copied.clear()
+        one.append(2, range(1, 6))
+        await_copied(one, two, 10)
+
+
+def test_copies_go_on_behind_what_was_trimmed_meanwhile(tmp_path: Path) -> None:
+    """As where another node was the replica meanwhile."""
+    with Node(tmp_path, 1) as one, Node(tmp_path, 2) as two:
+        connect(one, two)
+        one.append(2, range(1, 11))
+        await_copied(one, two, 10)
+        with one.heard.lock:
+            one.heard.log.clear()
+        one.transport.trim(20)
+        one.append(2, range(21, 31))
+        await_copied(one, two, 30)
+        assert copies_of(two, one, 21) == records(range(21, 31))
+
+
+def test_copies_of_a_node_that_is_no_more_go(tmp_path: Path) -> None:
+    with Node(tmp_path, 1) as one, Node(tmp_path, 2) as two:
+        connect(one, two)
+        one.append(2, range(1, 11))
+        await_copied(one, two, 10)
+        one.stop()
+        two.transport.forget_copies(1, 9)
+        assert two.transport.copied_of(1).result(10) == (1, 10)  # one that is not known yet
+        two.transport.forget_copies(1, 10)
+        wait_until(lambda: two.transport.copied_of(1).result(10) == (0, 0), "they go")
+
+
+def copies_of(holder: Node, origin: Node, first: int) -> list[bytes]:
+    """One answer, from this record on."""
+    holder.heard.records.clear()
+    holder.transport.fetch(holder.incarnation, origin.incarnation, first, 1 << 40)
+    wait_until(lambda: holder.heard.records, "an answer")
+    *_, found, problem = holder.heard.records[0]
+    assert not problem, problem
+    return found
 
 
 @pytest.mark.parametrize("how", ["killed", "deleted", "deleted while down", "one stream deleted"])

@@ -262,6 +262,21 @@ def test_another_incarnation_than_expected_is_refused(tmp_path: Path) -> None:
         wait_until(lambda: one.transport.connected() == {2: two.address}, "the one that is there")
 
 
+def test_a_node_that_begins_anew_behind_its_server_is_reached(tmp_path: Path) -> None:
+    """The server outlives it, as one of an operator's does."""
+    with Node(tmp_path, 1) as one, Node(tmp_path, 2) as two:
+        connect(one, two)
+        two.transport.close()
+        two.incarnation = 3
+        two.open()
+        wait_until(lambda: two.transport.status()["state"] == "connected", "its own server")
+        one.transport.set_peers({3: two.address})
+        two.transport.set_peers({1: one.address})
+        wait_until(lambda: one.transport.connected() == {3: two.address}, "the new incarnation")
+        assert one.transport.send(3, "mail", b"hello")
+        wait_until(lambda: two.bodies(one) == [b"hello"], "a message")
+
+
 async def test_a_peer_that_is_away_is_tried_until_it_is_back(tmp_path: Path) -> None:
     with Node(tmp_path, 1) as one, Node(tmp_path, 2) as two:
         async with Proxy(port_of(two)) as proxy:

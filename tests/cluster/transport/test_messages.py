@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cluster.transport.kit import Node, connect
 from waiting import wait_until
 
 from tidemq.cluster.transport.frames import Assembly, pack_message
+from tidemq.cluster.transport.inbox import SENDERS_MAX, Inbox
 from tidemq.cluster.transport.server import MAX_PAYLOAD_BYTES
+from tidemq.cluster.transport.settings import Bounds
 from tidemq.errors import ClusterError, UsageError
 
 
@@ -47,6 +52,21 @@ def test_what_nobody_takes_now_is_dropped_and_counted(tmp_path: Path) -> None:
     with Node(tmp_path, 1) as one:
         assert not one.transport.send(2, "mail", b"nobody")
         assert one.transport.counts["cluster_messages_dropped"] == 1
+
+
+def test_a_node_hears_more_senders_in_its_life_than_it_keeps(tmp_path: Path) -> None:
+    """Each node that leaves and comes back is another one."""
+    heard: list[int] = []
+    home: Any = SimpleNamespace(
+        bounds=Bounds(), count=lambda *_: None, message=lambda kind, sender, body: heard.append(sender)
+    )
+    inbox = Inbox("127.0.0.1:1", home)
+    senders = [*range(1, 2 * SENDERS_MAX), 1, 2 * SENDERS_MAX - 1]
+    for sender in senders:
+        [frame] = pack_message(7, 0, b"mail", 100)
+        msg: Any = SimpleNamespace(subject=f"tidemq.x.1.mail.{sender:x}", data=frame)
+        asyncio.run(inbox._receive(msg))
+    assert heard == senders
 
 
 def test_pieces_that_do_not_fit_make_no_message() -> None:

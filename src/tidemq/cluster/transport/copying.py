@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -42,7 +43,6 @@ FLIGHT_MESSAGES = 256
 MARKS_MAX = 4096  # messages of which is known where they are in the stream
 AGAIN_S = 0.05  # before a stream is asked what it has, after what was sent into it in vain; doubles
 AGAIN_S_MAX = 5.0
-FRUITLESS_MAX = 5  # attempts; then a stream that behaves as if its files were gone is made anew
 WRONG_SEQUENCE = 10071
 HEADER = "Nats-Expected-Last-Sequence"
 
@@ -62,7 +62,9 @@ class Teller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A message that the server has not acknowledged. `number`: the last record that is whole with it."""
+    """A message that the server has not acknowledged. `number`: the last record that ends with it; 0: it is a
+    piece of one that goes on.
+    """
 
     sequence: int
     number: int
@@ -93,7 +95,7 @@ class Copying:
         self._asked = False  # for `_next`
         self._is_known = False  # what the stream has, in this connection
         self._trimmed = 0
-        self._is_woken = False
+        self._is_woken = self._is_told_again = False
         self._work = asyncio.Event()
         self._stream = Stream(name, "", 0, 0, 0)
         self._sequence = 0  # that the last message sent will have
@@ -102,6 +104,7 @@ class Copying:
         self._failure: Exception | None = None
         self._marks: deque[tuple[int, int]] = deque()  # number, sequence: where records are, oldest first
         self._fruitless = 0  # attempts without an acknowledgement
+        self._fruitful_at = 0.0  # the last of these; or what began without one
         self._client: Client | None = None
         self._task: asyncio.Task[object] | None = None
 
@@ -117,8 +120,11 @@ class Copying:
                 most = self._bounds.record_bytes_max
                 raise UsageError(f"record {number} has {len(record)} bytes; accepted: up to {most}")
         with self._lock:
+            if self._next is not None and self._next <= self._trimmed and not self._held:
+                self._next, self._asked = self._trimmed + 1, False  # what is trimmed nobody gives any more
             for number, record in records:
                 self._give_one(number, record)
+            self._is_told_again |= bool(records) and records[0][0] <= self.copied
             wakes = not self._is_woken
             self._is_woken = True
         if wakes:
@@ -154,6 +160,9 @@ class Copying:
     def _wake(self) -> None:
         with self._lock:
             self._is_woken = False
+            tells, self._is_told_again = self._is_told_again and self._is_known, False
+        if tells:  # who gives what is there does not know that it is
+            self._teller.copied(self.to, self.copied)
         self._ask_for_dropped()
         self._work.set()
 
@@ -173,7 +182,7 @@ class Copying:
     async def run(self, client: Client) -> None:
         """Until it is cancelled: a stream that takes nothing is no reason to give up the connection."""
         self._client, self._task = client, asyncio.current_task()
-        self._fruitless, pause_s = 0, AGAIN_S
+        self._fruitless, self._fruitful_at, pause_s = 0, time.monotonic(), AGAIN_S
         trimming = asyncio.create_task(self._trim_now_and_then())
         try:
             while True:
@@ -204,16 +213,18 @@ class Copying:
         number = 0
         try:
             stream = await find_stream(client, self._name, answer_s)
-            if self._fruitless >= FRUITLESS_MAX and isinstance(self._failure, _StuckError):
+            is_long = time.monotonic() - self._fruitful_at > self._patience.stuck_s
+            if self._fruitless and is_long and isinstance(self._failure, _StuckError):
                 raise DamagedError("it takes nothing")
             if stream.messages:
                 number = (await read_last(client, stream, answer_s)).last_whole
         except GoneError:
-            stream = await make_stream(client, self._name, self._bounds.stream_bytes_max, answer_s)
+            stream = await make_stream(client, self._name, answer_s)
             self._teller.count("cluster_copies_begun")
         except DamagedError:
             await delete_stream(client, self._name, answer_s)
-            stream = await make_stream(client, self._name, self._bounds.stream_bytes_max, answer_s)
+            self._fruitful_at = time.monotonic()
+            stream = await make_stream(client, self._name, answer_s)
             self._teller.count("cluster_copies_damaged")
         self._begin(stream, number)
 
@@ -239,8 +250,7 @@ class Copying:
                 self._held.clear()
                 self._bytes, self._next, self._asked = 0, due, True
             self._is_known = True
-        if number:
-            self._teller.copied(self.to, number)
+        self._teller.copied(self.to, number)  # maybe fewer than before: it has lost some
         if lost:
             self._lost(due)
         self._ask_for_dropped()
@@ -295,8 +305,8 @@ class Copying:
         frames = pack_copies(first, batch, piece_bytes - COPIES_HEAD_BYTES - 4)
         for left, frame in zip(range(len(frames) - 1, -1, -1), frames, strict=True):
             before, self._sequence = self._sequence, self._sequence + 1
-            whole = first - 1 if left else first + len(batch) - 1
-            self._flight.append(_Sent(self._sequence, whole, len(frame)))
+            ends = 0 if left else first + len(batch) - 1
+            self._flight.append(_Sent(self._sequence, ends, len(frame)))
             self._flight_bytes += len(frame)
             reply = f"{inbox}.{self._sequence}"
             await client.publish(self._stream.subject, frame, reply=reply, headers={HEADER: str(before)})
@@ -329,9 +339,10 @@ class Copying:
         while self._flight and self._flight[0].sequence <= sequence:
             sent = self._flight.popleft()
             self._flight_bytes -= sent.bytes
-            number = sent.number
-            self._mark(number, sent.sequence)
-        self._fruitless = 0
+            if sent.number:
+                number = sent.number
+                self._mark(number, sent.sequence)
+        self._fruitless, self._fruitful_at = 0, time.monotonic()
         if number > self.copied:
             self.copied = number
             with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Protocol
 
 from nats.aio.client import Client
@@ -10,12 +11,12 @@ from nats.aio.msg import Msg
 from tidemq.cluster.transport.connecting import RefusedError
 from tidemq.cluster.transport.frames import Assembly
 from tidemq.cluster.transport.hello import SUBJECT, Hello, parse_hello
-from tidemq.cluster.transport.jetstream import GoneError, ask
+from tidemq.cluster.transport.jetstream import GoneError, ask, delete_stream, stream_name
 from tidemq.cluster.transport.link import Home, Link
 from tidemq.errors import ClusterError
 
 PENDING_BYTES_MAX = 64 << 20  # that have come and that nobody has looked at; beyond, they are dropped
-SENDERS_MAX = 64
+SENDERS_MAX = 64  # whose messages are put together; then who was silent for longest is not known any more
 
 
 class InboxHome(Home, Protocol):
@@ -58,6 +59,16 @@ class Inbox(Link):
         await client.flush()
         self._connected()
 
+    def forget_copies(self, incarnation: int, to_number: int) -> None:
+        """Of a node that is no more, if there are none beyond this record."""
+        if self.client is not None:
+            self.begin(self._forget_copies(self.client, incarnation, to_number), is_vital=False)
+
+    async def _forget_copies(self, client: Client, incarnation: int, to_number: int) -> None:
+        with suppress(ClusterError):
+            if (await self.read_numbers(incarnation))[1] <= to_number:
+                await delete_stream(client, stream_name(incarnation), self.home.patience.answer_s)
+
     async def _receive(self, msg: Msg) -> None:
         *_, kind, word = msg.subject.split(".")
         try:
@@ -73,11 +84,12 @@ class Inbox(Link):
             self.home.message(kind, sender, body)
 
     def _assembly(self, sender: int) -> Assembly:
-        found = self._assemblies.get(sender)
+        found = self._assemblies.pop(sender, None)
         if found is None:
-            if len(self._assemblies) >= SENDERS_MAX:
-                raise ClusterError(f"it is of a sender beyond the first {SENDERS_MAX}")
-            found = self._assemblies[sender] = Assembly(self.home.bounds.message_bytes_max)
+            found = Assembly(self.home.bounds.message_bytes_max)
+        self._assemblies[sender] = found  # in the order in which they were heard last
+        if len(self._assemblies) > SENDERS_MAX:
+            del self._assemblies[next(iter(self._assemblies))]
         self._last = found
         return found
 

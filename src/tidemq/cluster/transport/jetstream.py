@@ -86,15 +86,16 @@ async def find_stream(client: Client, name: str, answer_s: float) -> Stream:
     return _read_stream(name, await _call(client, "INFO", name, {}, answer_s))
 
 
-async def make_stream(client: Client, name: str, bytes_max: int, answer_s: float) -> Stream:
-    """An empty one. What is too much for it is refused: the oldest copies are not dropped for it."""
+async def make_stream(client: Client, name: str, answer_s: float) -> Stream:
+    """An empty one. What is too much for the server is refused: the oldest copies are not dropped for it. No
+    room is kept for the stream: how large it gets is how far its node's log goes back.
+    """
     fields: dict[str, object] = {
         "name": name,
         "subjects": [f"tidemq.copies.{name}.{secrets.token_hex(4)}"],
         "storage": "file",
         "retention": "limits",
         "discard": "new",
-        "max_bytes": bytes_max,
         "num_replicas": 1,
         "allow_direct": True,
     }

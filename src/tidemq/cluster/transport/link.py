@@ -96,6 +96,10 @@ class Link:
             await self._pause(random.uniform(longest_s / 2, longest_s))
             pause_s = min(pause_s * 2, patience.retry_s_max)
 
+    def part(self) -> None:
+        """The connection, if there is one, is of no use any more."""
+        self._closed.set()
+
     def hurry(self) -> None:
         """There is a reason to try again now."""
         self._hurry.set()

@@ -84,7 +84,7 @@ class Reader:
         subject, number, sequence = self._ends.get(incarnation, ("", 0, 0))
         if (subject, number) != (stream.subject, first):
             sequence = await self._locate(stream, first)
-        found = _Found(first, last, self._bytes_max)
+        found, begins = _Found(first, last, self._bytes_max), sequence
         while not found.is_full and sequence <= stream.last:
             messages = await read_from(
                 self._client, stream, sequence, BATCH_MAX, self._bytes_max, self._answer_s
@@ -94,8 +94,10 @@ class Reader:
             for at, frame in messages:
                 copies = self._unpack(frame)
                 if copies is not None:
+                    begins = at if copies.piece == 0 else begins
                     found.add(copies)
                 if found.is_full:
+                    sequence = begins  # a record in pieces may be the one that did not fit
                     break
                 sequence = at + 1
         self._ends[incarnation] = (stream.subject, first + len(found.records), sequence)

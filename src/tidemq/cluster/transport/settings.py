@@ -149,6 +149,7 @@ class Patience:
     retry_s_max: float = 5.0
     again_s: float = 0.3  # at most, soon after the end of a connection to a node
     refused_s: float = 20.0  # after a refusal, which somebody must mend first
+    stuck_s: float = 30.0  # in which a stream takes nothing as if its files were gone; then it is made anew
     trim_s: float = 1.0  # between two removals of old copies at one server
 
 
@@ -156,12 +157,11 @@ class Patience:
 class Bounds:
     """What a node holds for others in memory and at their servers, in bytes."""
 
-    message_bytes_max: int = 64 << 20  # of one message
+    message_bytes_max: int = (512 + 16) << 20  # of one message: more than any record
     waiting_bytes_max: int = 64 << 20  # messages that wait for one peer's server
     copies_bytes_max: int = 64 << 20  # records that one peer's server has not acknowledged
-    record_bytes_max: int = 256 << 20  # of one record
+    record_bytes_max: int = 512 << 20  # of one record: a batch, and the largest PUBLISH that can be
     fetched_bytes_max: int = 8 << 20  # of records in one answer to `fetch`; one record may be larger
-    stream_bytes_max: int = 4 << 30  # copies of one node's log at one server, on disk
 
 
 class Events(Protocol):
@@ -187,7 +187,9 @@ class Events(Protocol):
         """What somebody should know of, once until it changes and then once a minute."""
 
     def on_copied(self, to: int, number: int) -> None:
-        """The server of `to` has all records up to `number`, also those of before a restart."""
+        """The server of `to` has all records up to `number`, also those of before a restart. Fewer than were
+        said before: it has lost some.
+        """
 
     def on_copies_lost(self, to: int, first_needed: int) -> None:
         """`copy` shall give the records from this number on, again or for the first time."""

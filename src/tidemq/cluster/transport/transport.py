@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from tidemq.cluster.transport.connecting import end
@@ -202,6 +203,12 @@ class Transport:
         for copying in copyings:
             copying.trim(to_number)
 
+    def forget_copies(self, incarnation: int, to_number: int) -> None:
+        """What this node's own server has of another node's log is deleted, where that goes no further than
+        this record.
+        """
+        self.post(partial(self._inbox.forget_copies, incarnation, to_number))
+
     def fetch(self, holder: int, incarnation: int, first: int, last: int) -> None:
         """Asks for records of a log that the server of `holder`, maybe this node, has copies of. `on_records`
         gets those that are there, in order, up to some megabytes: whoever wants more asks again.
@@ -276,6 +283,8 @@ class Transport:
     def met(self, hello: Hello) -> None:
         link = self._links.get(hello.address)
         if link is not None:
+            if link.peer not in (None, hello.incarnation):
+                link.part()  # a server that outlives its node, which has begun anew
             link.hurry()
         self._tell(self._events.on_met, hello.incarnation, hello.address)
 
