@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +23,7 @@ from waiting import WAIT_S, wait_until
 
 import tidemq.cluster.transport as transport_package
 from tidemq.cluster.transport.server import NatsServer, ServerSettings
-from tidemq.cluster.transport.settings import TRANSPORT_COUNTERS, Security, parse_address
+from tidemq.cluster.transport.settings import TRANSPORT_COUNTERS, USER, Security, parse_address
 from tidemq.errors import ClusterError
 
 
@@ -91,6 +95,58 @@ def test_its_certificates_may_be_named_from_where_the_broker_was_started(
     server.start()
     assert takes_connections(server)
     server.stop()
+
+
+def test_a_certificate_and_a_password_that_are_renewed_count_from_then_on(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """The server goes on, and one that cannot be used is said and changes nothing."""
+    files = authority.issue("127.0.0.1")
+    issued = secure(tmp_path, authority=authority)
+    security = Security(
+        password_file=issued.password_file, ca=authority.ca, certificate=files.cert, key=files.key
+    )
+    problems: list[str] = []
+    server = NatsServer(settings(tmp_path, security=security), problems.append)
+    server.start()
+    first, pid = shown(server, issued), server.pid
+    files.key.write_text("none")
+    wait_until(lambda: problems, "what cannot be used")
+    assert "cannot be used" in problems[0]
+    assert shown(server, issued) == first
+    authority.issue("127.0.0.1", into=files)
+    wait_until(lambda: shown(server, issued) != first, "the new certificate")
+    assert lets_in(server, issued, PASSWORD)
+    security.password_file.write_text(2 * PASSWORD)
+    wait_until(lambda: lets_in(server, issued, 2 * PASSWORD), "the new password")
+    assert not lets_in(server, issued, PASSWORD)
+    assert server.pid == pid
+    server.stop()
+
+
+@contextmanager
+def connection(server: NatsServer, security: Security) -> Iterator[ssl.SSLSocket]:
+    context = security.client_context()
+    assert context is not None
+    host, port = parse_address(server.address)
+    plain = socket.create_connection((host, port), WAIT_S)
+    with context.wrap_socket(plain, server_hostname=host) as secured:
+        yield secured
+
+
+def shown(server: NatsServer, security: Security) -> bytes | None:
+    """The certificate that the server shows."""
+    with connection(server, security) as secured:
+        return secured.getpeercert(binary_form=True)
+
+
+def lets_in(server: NatsServer, security: Security, password: str) -> bool:
+    with connection(server, security) as secured, secured.makefile("rwb") as stream:
+        assert stream.readline().startswith(b"INFO ")
+        said = json.dumps({"user": USER, "pass": password, "verbose": False, "pedantic": False})
+        stream.write(b"CONNECT " + said.encode() + b"\r\nPING\r\n")
+        stream.flush()
+        return stream.readline().startswith(b"PONG")
 
 
 @pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGTERM"])

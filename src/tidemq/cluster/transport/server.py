@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -163,14 +164,14 @@ class NatsServer:
                     self._ready.set()
                     return
                 self.counts["cluster_server_restarts"] += 1
-                self._report(text)
+                self._report(f"{text}; it is started again")
             finally:
                 self._end()
             pause_s = RESTART_S if time.monotonic() - began > STEADY_S else min(pause_s * 2, RESTART_S_MAX)
             self._stops.wait(pause_s)
 
     def _report(self, text: str) -> None:
-        _log.warning("the cluster's nats-server: %s; it is started again", text)
+        _log.warning("the cluster's nats-server: %s", text)
         try:
             self._on_problem(text)
         except Exception:  # noqa: BLE001 - the server is watched all the same
@@ -183,9 +184,8 @@ class NatsServer:
         for old in folder.glob("*.ports"):
             old.unlink(missing_ok=True)
         listen = format_address(self._host, self._port or -1)
-        text = configuration(self.settings, listen, self.settings.security.read_password())
-        with _open_private(folder / "nats-server.conf") as file:
-            file.write(text.encode())
+        changed_at = self.settings.security.changed_at()
+        self._configure(listen)
         with _open_private(folder / "start.log") as words:
             command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launching.py"))]
             command += [str(os.getpid()), str(find_program()), "-c", str(folder / "nats-server.conf")]
@@ -195,9 +195,25 @@ class NatsServer:
         self._await_port()
         if self._stops.is_set():
             return
-        self._watch(folder / "jetstream")
+        self._watch(folder / "jetstream", listen, changed_at)
 
-    def _watch(self, kept: Path) -> None:
+    def _configure(self, listen: str) -> None:
+        text = configuration(self.settings, listen, self.settings.security.read_password())
+        with _open_private(self.settings.folder / "nats-server.conf") as file:
+            file.write(text.encode())
+
+    def _read_again(self, listen: str) -> None:
+        """Has the server take the password and certificates as they are now, where they can be used."""
+        assert self._process is not None
+        try:
+            self.settings.security.client_context()
+            self._configure(listen)
+        except ClusterError as error:
+            self._report(f"{error}; it goes on with what it has")
+        else:
+            self._process.send_signal(signal.SIGHUP)
+
+    def _watch(self, kept: Path, listen: str, changed_at: list[int]) -> None:
         try:
             opened = os.open(kept, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError as error:
@@ -206,6 +222,9 @@ class NatsServer:
             self._ready.set()
             while not self._stops.wait(WATCH_S):
                 self._check_alive()
+                before, changed_at = changed_at, self.settings.security.changed_at()
+                if changed_at != before:
+                    self._read_again(listen)
                 # what is deleted under a running server it goes on writing to, and acknowledging
                 if not _is_at(opened, kept):
                     raise ClusterError(f"{kept} was deleted")

@@ -99,6 +99,11 @@ class Security:
                 "or ca, certificate and key"
             )
 
+    def changed_at(self) -> list[int]:
+        """When each file was written last, in nanoseconds; 0 for one that is not there."""
+        files = [each for each in (self.password_file, self.ca, self.certificate, self.key) if each]
+        return [each.stat().st_mtime_ns if each.exists() else 0 for each in files]
+
     def read_password(self) -> str:
         """The first line of the file; ClusterError where it cannot serve."""
         file = self.password_file
