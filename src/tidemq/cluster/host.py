@@ -26,7 +26,7 @@ from tidemq.cluster.keeping import ClusterKeeper
 from tidemq.cluster.membership import Patience
 from tidemq.cluster.neighbours import KINDS, Neighbours
 from tidemq.cluster.reunions import MEET_S
-from tidemq.cluster.transport.server import NatsServer, ServerSettings
+from tidemq.cluster.transport.server import STORE_BYTES_MAX, NatsServer, ServerSettings
 from tidemq.cluster.transport.settings import Security
 from tidemq.cluster.transport.transport import Transport
 from tidemq.cluster.troubles import Troubles
@@ -45,6 +45,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 KEPT_BYTES = 16 << 20  # of memory that is free, in each arena, before it is given back
 DRAIN_LOOK_S = 0.2
 USE_ANOTHER_SERVER = 0x9C
+LOGS_AT_ONCE = 4  # of other nodes, as large as they may be, that there is room for copies of
 
 _log = logging.getLogger("tidemq.cluster")
 
@@ -84,7 +85,10 @@ class ClusterHost:
             address = config.nats_url
         else:
             settings = ServerSettings(
-                folder=config.data.resolve() / "nats", listen=config.cluster_listen, security=security
+                folder=config.data.resolve() / "nats",
+                listen=config.cluster_listen,
+                security=security,
+                store_bytes_max=max(STORE_BYTES_MAX, LOGS_AT_ONCE * config.cluster_log_bytes_max),
             )
             self._server = NatsServer(settings, lambda text: _log.error("%s", text))
             self._server.start()
