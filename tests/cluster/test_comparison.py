@@ -133,7 +133,48 @@ def test_what_stays_different_under_load_is_a_difference() -> None:
     two: Moments = [({1: each[1] - 1}, {**NEW, "u": b"%d" % (each[1] - 1)}) for each in climbing(30)]
     outcome = run(one, two)
     assert outcome.difference is not None
-    assert (outcome.difference.what, outcome.looks) == ("topic t", 2)
+    assert (outcome.difference.what, outcome.looks) == ("topic t", 3)
+
+
+def test_what_comes_and_goes_between_two_looks_is_no_difference() -> None:
+    """Node 1 retains it at record 5. Node 2 has none at the first look, then has it and clears it: that is
+    its own record 9, which node 1 has not at the second look, nor need have.
+    """
+    none: Mapping[str, bytes] = {}
+    one: Moments = [({1: 5, 2: 8, 3: number}, NEW) for number in range(6)]
+    two: Moments = [({1: 4, 2: 8, 3: number}, none) for number in range(5)]
+    one.append(({1: 5, 2: 9, 3: 9}, none))
+    two.append(({1: 5, 2: 9, 3: 9}, none))
+    assert run(one, two) == Outcome(looks=3)
+    one[-1] = (one[-1][0], NEW)
+    found = run(one, two).difference
+    assert found is not None, "node 1 has it still, and has applied what had cleared it"
+    assert (found.what, found.has[2]) == ("topic t", "nothing")
+
+
+def test_a_state_that_comes_back_is_no_difference_until_it_has_stayed_for_long() -> None:
+    """A message may wait, be sent, and wait again; what two nodes have of it is looked at many times."""
+
+    def looks_until(kind: str, one: list[bytes], other: list[bytes]) -> int:
+        suspect = comparison._Suspect(kind, b"key", [{1: one[0], 2: other[0]}])
+        looks = 1
+        for digests in zip(one[1:], other[1:], strict=True):
+            suspect = suspect.seen_again(dict(zip((1, 2), digests, strict=True)))
+            looks += 1
+            if suspect.is_different():
+                return looks
+        return 0
+
+    waits, flies, none = [b"waits"] * 20, [b"flies"] * 20, [b""] * 20
+    assert looks_until(QUEUES, waits, flies) == looks_until(SESSIONS, flies, waits) == 12
+    assert looks_until(QUEUES, waits, none) == looks_until(QUEUES, none, waits) == 3
+    assert looks_until(RETAINED, waits, flies) == 3
+    assert looks_until(RETAINED, waits, [b"%d" % number for number in range(20)]) == 3
+    assert looks_until(QUEUES, waits, [b"%d" % number for number in range(20)]) == 0
+    assert looks_until(QUEUES, waits, [b"flies", b""] * 10) == 3, "none at the second look"
+    assert looks_until(QUEUES, waits[:4], [b"flies", b"flies", b"", b""]) == 4
+    assert looks_until(QUEUES, waits[:3], [b"", b"flies", b""]) == 0
+    assert looks_until(RETAINED, [b"a", b"b"] * 10, none) == 0
 
 
 def test_what_changes_all_the_time_is_left_open() -> None:

@@ -1,10 +1,17 @@
 """Whether nodes have the same rows, and if not, which is the first that differs.
 
 All freeze their stores. Where all had applied the same by then, what differs is wrong. On a cluster under
-load they hardly ever have; then what differs may be on its way, and is looked at again when each node has
-applied what any of them had the first time. Of a row that two nodes have not changed since, and that is not
-the same on both, nothing is on its way any more: each has applied all that had made it what it is on the
-other.
+load they hardly ever have; then what differs may be on its way, and is looked at again and again, each time
+when each node has applied what any of them had the last time.
+
+So what a node has at one look lies between what another one has at the look before and at the one after: in
+records, not in time. A row that one node has at all three, unchanged, and another one has not at the look
+between, is wrong on one of them: there all was applied that had made the row, and nothing that changes it, or
+it would be changed at the third look. This holds for a row that does not come back once it has changed or is
+gone. That there is *none* comes back, so nobody is wrong by having none two times. What a row says comes back
+where it is a state: a message waits, is sent, and waits again; the mark of a QoS 2 message comes, goes, and
+comes with the next one of its packet identifier. Where two nodes have a row of such a kind, and not the same,
+no number of looks makes it certain. It counts as different when neither has changed it in many.
 """
 
 from __future__ import annotations
@@ -14,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tidemq.cluster.comparable_rows import KINDS, MESSAGES, QUEUES, name_of, owner_of
+from tidemq.cluster.comparable_rows import KINDS, MESSAGES, QUEUES, SESSIONS, name_of, owner_of
 from tidemq.cluster.digests import (
     CUT,
     DESCRIBE,
@@ -33,7 +40,11 @@ from tidemq.cluster.vectors import covers, raised
 
 TRIES = 5  # to find all nodes at one vector, before rows are compared all the same
 TRY_S = 0.2
+UNEVEN = 0.618  # no two waits are equally long: looks are not to keep step with a client that publishes
 SUSPECTS_MAX = 2000  # rows that are looked at again
+LOOKS = 3  # in a row at which one node has the same, and another one something else at the middle one
+LOOKS_AT_STATES = 12  # in a row at which two have what they had, of kinds that say what they said before
+STATES = (SESSIONS, QUEUES)  # these kinds
 KEYS_MAX = 64  # in one question
 
 Texts = Mapping[int, bytes]
@@ -70,7 +81,33 @@ class Outcome:
 class _Suspect:
     kind: str
     key: bytes
-    digests: Texts = field(compare=False)  # by node; empty: it has no such row
+    looks: Sequence[Texts] = field(compare=False)  # digests by node; empty: it has no such row
+
+    @property
+    def digests(self) -> Texts:
+        return self.looks[-1]
+
+    def seen_again(self, digests: Texts) -> _Suspect:
+        return _Suspect(self.kind, self.key, [*self.looks, digests][-LOOKS_AT_STATES:])
+
+    def is_different(self) -> bool:
+        """Whether it can not be on its way; see above."""
+        return any(
+            self._is_wrong(one, other) for one in self.digests for other in self.digests if one != other
+        )
+
+    def _is_wrong(self, one: int, other: int) -> bool:
+        """One of these two is: `one` has had the same all the time, the other something else."""
+        if len(self.looks) < LOOKS:
+            return False
+        may_return = self.kind in STATES and self.looks[-2][other]
+        wanted = LOOKS_AT_STATES if may_return else LOOKS
+        looks = self.looks[-wanted:]
+        has = self.digests[one]
+        if len(looks) < wanted or not has or any(each[one] != has for each in looks):
+            return False
+        others = {each[other] for each in looks[1:]}
+        return has not in others and (not may_return or len(others) == 1)
 
 
 def _question(act: int, kind: str = KINDS[0], **more: Any) -> Question:
@@ -94,6 +131,7 @@ class Comparison:
         self._clock, self._sleep = clock, sleep
         self._ends_at = clock() + wait_s
         self._vectors: list[dict[int, int]] = []
+        self._waits = 0
         self.rows = 0  # that were read on all nodes
         self.doing = "waits until all nodes have the same"
 
@@ -148,7 +186,8 @@ class Comparison:
         self.doing = "waits until each node has what the others had"
         top = _top(vectors)
         while self._clock() < self._ends_at:
-            self._sleep(TRY_S)
+            self._waits += 1
+            self._sleep(TRY_S * (1 + self._waits * UNEVEN % 1))
             if all(covers(each, top) for each in self._freeze()):
                 return True
         return False
@@ -204,7 +243,7 @@ class Comparison:
             for key in sorted(keys):
                 digests = {node: each.pop(key, b"") for node, each in rows.items()}
                 if len({*digests.values()}) > 1:
-                    yield _Suspect(kind, key, digests)
+                    yield _Suspect(kind, key, [digests])
 
     def _parts(self, questions: Mapping[int, Question]) -> dict[int, Part]:
         parts = {node: parse_part(text) for node, text in self._ask(questions).items()}
@@ -220,9 +259,8 @@ class Comparison:
         for suspect, digests in zip(suspects, self._look(suspects), strict=True):
             if len({*digests.values()}) == 1:
                 continue
-            same = {digest for node, digest in digests.items() if suspect.digests[node] == digest}
-            now = _Suspect(suspect.kind, suspect.key, digests)
-            (sure if len(same) > 1 else left).append(now)
+            now = suspect.seen_again(digests)
+            (sure if now.is_different() else left).append(now)
         return left, sure
 
     def _look(self, suspects: Sequence[_Suspect]) -> list[dict[int, bytes]]:
