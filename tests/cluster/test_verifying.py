@@ -168,6 +168,33 @@ async def test_what_nobody_needs_any_more_is_no_difference(nodes: Nodes) -> None
     assert found.outcome == "equal"
 
 
+async def test_what_comes_behind_much_that_is_no_difference_is_compared(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also under load, where rows are looked at again, as many at once."""
+    monkeypatch.setattr("tidemq.cluster.comparison.SUSPECTS_MAX", 3)
+    await fill(nodes, "one", "two")
+    left: list[Write] = [("payload", b"%016d" % number, b"left") for number in range(10)]
+    nodes.ask("two", lambda _: nodes.stores["two"].write(left, sync=True))
+    assert (await verify(nodes, "one")).outcome == "equal"
+    writes = PLANTED["a node that was forgotten"][0](nodes)
+    nodes.ask("two", lambda _: nodes.stores["two"].write(writes, sync=True))
+    found = await verify(nodes, "one")
+    assert (found.outcome, found.kind, found.looks) == ("different", "forgotten node", 1)
+    ended = asyncio.Event()
+
+    async def publish() -> None:
+        async with client(nodes.brokers["one"], "bob") as bob:
+            while not ended.is_set():
+                await bob.publish("kept/1", b"again", qos=1, retain=True)
+
+    task = asyncio.create_task(publish())
+    under_load = await verify(nodes, "one")
+    ended.set()
+    await task
+    assert (under_load.outcome, under_load.kind) == ("different", "forgotten node"), under_load
+
+
 async def test_what_is_on_its_way_is_no_difference(nodes: Nodes) -> None:
     """While clients publish and acknowledge all the time. Nodes are hardly ever at one vector."""
     await fill(nodes, "one", "two")

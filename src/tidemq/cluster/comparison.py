@@ -41,7 +41,7 @@ from tidemq.cluster.vectors import covers, raised
 TRIES = 5  # to find all nodes at one vector, before rows are compared all the same
 TRY_S = 0.2
 UNEVEN = 0.618  # no two waits are equally long: looks are not to keep step with a client that publishes
-SUSPECTS_MAX = 2000  # rows that are looked at again
+SUSPECTS_MAX = 2000  # rows that are looked at again at once
 LOOKS = 3  # in a row at which one node has the same, and another one something else at the middle one
 LOOKS_AT_STATES = 12  # in a row at which two have what they had, of kinds that say what they said before
 STATES = (SESSIONS, QUEUES)  # these kinds
@@ -138,13 +138,17 @@ class Comparison:
     def run(self) -> Outcome:
         """ClusterError where a node does not answer."""
         looks, more = 1, True
-        suspects: list[_Suspect] = []
+        behind = KINDS[0], b""
         while more:
             vectors = self._freeze_together()
             same = _are_equal(vectors)
-            suspects, more = self._find(first_only=same)
-            if same or not suspects:
-                return Outcome(self._first(suspects) if same else None, looks=looks)
+            suspects, more = self._find(*behind, first_only=same)
+            if suspects:  # none of these may be a difference; if so, the rest is compared
+                behind = suspects[-1].kind, suspects[-1].key
+            if same:
+                if found := self._first(suspects):
+                    return Outcome(found, looks=looks)
+                continue
             while suspects:
                 looks += 1
                 if not self._freeze_after(vectors):
@@ -194,35 +198,34 @@ class Comparison:
 
     # --- rows --------------------------------------------------------------------------------------
 
-    def _find(self, *, first_only: bool) -> tuple[list[_Suspect], bool]:
-        """Rows that differ, in order, and whether there may be more."""
+    def _find(self, kind: str, after: bytes, *, first_only: bool) -> tuple[list[_Suspect], bool]:
+        """Rows behind that one that differ, in order, and whether there may be more."""
         found: list[_Suspect] = []
-        for kind in KINDS:
-            self.doing = f"compares rows of the kind {kind}"
-            for after, until in ranges_that_differ(self._pieces(kind)):
-                for suspect in self._rows_that_differ(kind, after, until):
+        for each in KINDS[KINDS.index(kind) :]:
+            self.doing = f"compares rows of the kind {each}"
+            for low, until in ranges_that_differ(self._pieces(each, after), after):
+                for suspect in self._rows_that_differ(each, low, until):
                     found.append(suspect)
                     if len(found) >= SUSPECTS_MAX or (first_only and self._is_sure(suspect)):
                         return found, True
+            after = b""
         return found, False
 
     def _is_sure(self, suspect: _Suspect) -> bool:
         """Whether nothing else need be asked. A message that one node lacks may be left over on another."""
         return suspect.kind != MESSAGES or all(suspect.digests.values())
 
-    def _pieces(self, kind: str) -> list[dict[bytes, bytes]]:
-        """Of each node's rows of a kind."""
+    def _pieces(self, kind: str, after: bytes) -> list[dict[bytes, bytes]]:
+        """Of each node's rows of a kind, behind a key."""
         pieces: dict[int, dict[bytes, bytes]] = {each: {} for each in self._nodes}
-        after = dict.fromkeys(self._nodes, b"")
-        while after:
-            questions = {
-                node: _question(CUT, kind, after=key, bits=PIECE_BITS) for node, key in after.items()
-            }
+        at = dict.fromkeys(self._nodes, after)
+        while at:
+            questions = {node: _question(CUT, kind, after=key, bits=PIECE_BITS) for node, key in at.items()}
             for node, part in self._parts(questions).items():
                 pieces[node].update(part.pairs)
-                after[node] = part.last
+                at[node] = part.last
                 if part.is_end:
-                    del after[node]
+                    del at[node]
         return list(pieces.values())
 
     def _rows_that_differ(self, kind: str, after: bytes, until: bytes) -> Iterator[_Suspect]:

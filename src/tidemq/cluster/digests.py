@@ -108,11 +108,14 @@ def cut(rows: Iterable[Row], until: bytes, bits: int, is_late: Callable[[], bool
     return Part(b"", True, count, cutter.take() + rest)
 
 
-def ranges_that_differ(of_nodes: Sequence[Mapping[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Where nodes' pieces, in order, differ: after which key, and up to which; empty: to the end."""
+def ranges_that_differ(
+    of_nodes: Sequence[Mapping[bytes, bytes]], after: bytes = b""
+) -> Iterator[tuple[bytes, bytes]]:
+    """Where nodes' pieces, in order, differ: after which key, and up to which; empty: to the end. The first
+    begins after a key.
+    """
     common = set.intersection(*(set(each) for each in of_nodes)) - {b""}
     walks = [iter(each.items()) for each in of_nodes]
-    after = b""
     for until in (*sorted(common), b""):
         pieces = [_pieces_up_to(walk, until) for walk in walks]
         if any(each != pieces[0] for each in pieces):
