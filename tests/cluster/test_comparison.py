@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
-from cluster.nodes import WrittenRows, make_node, say
+from cluster.nodes import WrittenRows, begun, make_message, make_node, say
 from cluster.test_merging import exchange, live_apart
 from waiting import WAIT_S
 
 from tidemq.cluster import comparison, witness
-from tidemq.cluster.comparable_rows import KINDS, MESSAGES, QUEUES, RETAINED, SESSIONS, ComparableRows
+from tidemq.cluster import operations as ops
+from tidemq.cluster.comparable_rows import (
+    KINDS,
+    MESSAGES,
+    QUEUES,
+    RETAINED,
+    SESSIONS,
+    ComparableRows,
+    describe,
+    name_of,
+)
 from tidemq.cluster.comparison import Comparison, Outcome
 from tidemq.cluster.digests import (
     CUT,
@@ -27,9 +37,11 @@ from tidemq.cluster.digests import (
     ranges_that_differ,
 )
 from tidemq.cluster.forms import decode, encode
+from tidemq.cluster.operations import SESSION, Owner
 from tidemq.errors import ClusterError
 from tidemq.store import MemoryStore, Store
 from tidemq.store.rocksdb import RocksDBStore
+from tidemq.store.rows import IDLE, IN_FLIGHT
 
 Moments = list[tuple[Mapping[int, int], Mapping[str, bytes]]]
 """Of one node: what it has applied, and what is retained."""
@@ -263,12 +275,136 @@ def test_nodes_that_have_applied_the_same_have_the_same(seed: int, monkeypatch: 
                 assert list(every[0].scan(kind, after)) == [row for row in first if row[0] > after]
         lines = [line for line in nodes[0].rows.lines() if line.startswith("entry ")]
         queues = list(every[0].scan(QUEUES))
-        assert len(queues) == len(lines)
+        entries = [key for key, text in queues if text]
+        assert len(entries) == len(lines)
+        sessions = {b"\1" + key for key, _ in every[0].scan(SESSIONS)}
+        assert {key for key, text in queues if not text} == sessions
         with monkeypatch.context() as patched:
             patched.setattr("tidemq.cluster.comparable_rows.join", lambda *_: None)
             assert list(every[0].scan(QUEUES)) == queues
         messages = dict(every[0].scan(MESSAGES))
-        assert {key[-16:] for key, _ in queues} <= set(messages)
+        assert {key[-16:] for key in entries} <= set(messages)
+
+
+QUEUE_ROW = bytes([4, 1]) + bytes(20)  # a message of QoS 1 that has been counted
+
+
+def shown_queues(rows: ComparableRows) -> dict[bytes, bytes]:
+    """Of queues; wherever somebody begins to read, and one by one, it is the same."""
+    every = list(rows.scan(QUEUES))
+    assert [key for key, _ in every] == sorted({key for key, _ in every})
+    for number, (key, text) in enumerate(every):
+        assert rows.find(QUEUES, key) == text
+        assert list(rows.scan(QUEUES, key)) == every[number + 1 :]
+    return dict(every)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_that_no_record_brought_have_keys_of_their_own(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whatever queue, also in an empty one: before, between and behind the entries, and beside one."""
+    monkeypatch.setattr("tidemq.cluster.comparable_rows.WINDOW", 3)
+    choose = random.Random(seed)
+    stored = [WrittenRows() for _ in range(2)]
+    nodes = [make_node(index, len(stored), rows) for index, rows in enumerate(stored)]
+    exchange(nodes, live_apart(nodes, choose))
+    rows = ComparableRows(stored[0].store)
+    before = shown_queues(rows)
+    sessions = {b"\1" + key for key, _ in rows.scan(SESSIONS)}
+    wanted: set[bytes] = set()
+    for key, text in list(stored[0].store.scan("cluster", b"o")):
+        owner = key[1:]
+        if owner[0] == SESSION and owner not in sessions:
+            continue  # what an ended session has left
+        entries = [each[-16:] for each, text in before.items() if text and each.startswith(owner)]
+        ids = [b"\0" * 15 + b"\1", b"\xff" * 16, *entries]
+        if choose.random() < 0.3:  # in between
+            ids.append(choose.choice(ids)[:7] + choose.randbytes(9))
+        for message_id in choose.sample(ids, choose.randint(1, len(ids))):
+            row = text[-8:] + bytes([choose.choice([IDLE, IN_FLIGHT])]) + message_id
+            if stored[0].store.get("queue", row) is None:
+                stored[0].store.write([("queue", row, QUEUE_ROW)], sync=True)
+                name = owner.replace(b"elsewhere/", b"")
+                group = owner[:1] + (len(name) - 5).to_bytes(4) + name[5:]
+                served = stored[0].store.get("cluster", b"o" + group) or [
+                    each for each in before if each.startswith(group)
+                ]
+                wanted.add((group if served else owner) + message_id)
+    found = shown_queues(rows)
+    assert {key for key, text in found.items() if before.get(key) != text} == wanted
+    assert wanted
+    for key in wanted:
+        assert "which no record has brought" in describe(QUEUES, found[key])
+        assert name_of(QUEUES, key).endswith(f", message {key[-16:].hex()}")
+
+
+class Live:
+    """Answers as nodes do whose stores go on; each freeze is heard of before."""
+
+    def __init__(self, stored: list[WrittenRows], goes_on: Callable[[], object]) -> None:
+        self._stored = stored
+        self._goes_on = goes_on
+        self._now: list[witness.Moment] = []
+
+    def __call__(self, questions: Mapping[int, Question]) -> dict[int, bytes]:
+        if any(each.act == FREEZE for each in questions.values()):
+            self._goes_on()
+            self._now = []
+            for rows in self._stored:
+                copy = FrozenMemory()
+                copy.open()
+                for family in ("cluster", "queue", "session", "payload"):
+                    copy.write([(family, *row) for row in rows.store.scan(family)], sync=True)
+                self._now.append(witness.Moment(0, Question(0, 0, FREEZE), copy, print))
+        return {
+            node: self._now[node - 1].read(parse_question(each.encode())) for node, each in questions.items()
+        }
+
+
+@pytest.mark.parametrize("entries", [0, 3])
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_row_that_no_record_brought_is_a_difference(entries: int, is_busy: bool) -> None:
+    """Where nodes have applied the same, and where one is always behind, in an empty queue and in others."""
+    stored = [WrittenRows() for _ in range(2)]
+    one, two = (make_node(index, 2, rows) for index, rows in enumerate(stored))
+    late: list[bytes] = []
+
+    def write(operations: list[ops.Operation], lag: int = 0) -> None:
+        late.append(one.write(operations).encoded)
+        stored[0].take_changes()
+        one.synced(one.rows.vector)
+        while len(late) > lag:
+            two.receive(late.pop(0))
+            stored[1].take_changes()
+            two.synced(two.rows.vector)
+
+    ids = [one.stamp() for _ in range(entries + 2)]
+    operations: list[ops.Operation] = [begun("ann", one.stamp())]
+    for each in ids[:entries]:
+        add = ops.Add(Owner(SESSION, "ann"), each, 0, 1, 9, 0)
+        operations += [ops.Payload(each, make_message("a", b"x")), add]
+    write(operations)
+    number = stored[0].owners.current(Owner(SESSION, "ann")).to_bytes(8)
+    stray = (ids[0].clock - 1).to_bytes(8) + bytes(8)
+    stored[0].store.write([("queue", number + bytes([IDLE]) + stray, QUEUE_ROW)], sync=True)
+
+    def goes_on() -> None:
+        if is_busy:
+            write([ops.Retain("busy", one.stamp(), b"x")], lag=1)
+
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    asking = Live(stored, goes_on)
+    outcome = Comparison([1, 2], asking, wait_s=10.0, clock=lambda: now[0], sleep=sleep).run()
+    assert outcome.difference is not None
+    assert outcome.difference.what == f"client ann, message {stray.hex()}"
+    assert outcome.difference.has[1].startswith("a row in the queue, which no record has brought")
+    assert outcome.difference.has[2] == "nothing"
+    assert outcome.looks == (3 if is_busy else 1)
 
 
 def test_a_node_whose_store_was_closed_says_so(tmp_path: Path) -> None:

@@ -4,18 +4,18 @@ It is what the engine would read, whatever of it the records of all nodes explai
 `cluster` decides about it. What is each node's own is left out: numbers of queues, how many queues refer to a
 message, what is remembered of removals and can be forgotten, and what an ended session has left. Where a row
 does not say what the records said, or is there without any, that is a part of it, so that it differs from
-that of a node where all is well.
+that of a node where all is well. One that is in a queue without any counts as an entry of its own.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 
 from tidemq.cluster.conversion import STREAM
 from tidemq.cluster.forms import Reader, decode, encode
-from tidemq.cluster.operations import SESSION, Owner, Stamp
+from tidemq.cluster.operations import GROUP, SESSION, Owner, Stamp
+from tidemq.cluster.owners import ELSEWHERE, LETTER
 from tidemq.cluster.pending import Readable
 from tidemq.cluster.piece_cuts import join
 from tidemq.cluster.rows import End
@@ -100,7 +100,8 @@ class ComparableRows:
 
     def find(self, kind: str, key: bytes) -> bytes | None:
         """What is to be equal of one key; None: it is not there."""
-        for found, text in self.scan(kind, _before(key)):
+        after = _before(key)
+        for found, text in self._queues(after, key) if kind == QUEUES else self.scan(kind, after):
             if found >= key:
                 return text if found == key else None
         return None
@@ -144,33 +145,99 @@ class ComparableRows:
 
     # --- queues ------------------------------------------------------------------------------------
 
-    def _queues(self, after: bytes) -> Iterator[Row]:
-        """By the owner (its kind, the size of its name, the name) and the message's id."""
+    def _queues(self, after: bytes, until: bytes = b"") -> Iterator[Row]:
+        """By the owner (its kind, the size of its name, the name) and the message's id; without one, that a
+        session has a queue: so also who has many that are empty gets on. Some more may come behind `until`.
+        """
         sessions, ends = _Followed(self._store, b"s"), _Followed(self._store, b"e")
         owner, is_there = b"", True
+        numbers: list[bytes] = []
         ended: list[End] = []
-        rows = self._store.scan(FAMILY, b"q", b"q" + after)
-        for name, low, high, window in _windows(rows, after):
+        for name, known, low, high, window in self._by_owner(after):
+            if until and name > until:
+                return
             if name != owner:
                 owner, is_there = name, True
                 ended = []
                 if name[0] == SESSION:
                     is_there = bool(sessions.at(name[1:]))
                     ended = [parse_end(each) for _, each in ends.at(name[1:])]
+                    if is_there and known and name > after:
+                        yield name, b""
+                numbers = self._numbers(name, known, window) if is_there else []
             if is_there:
-                yield from self._window(name, low, high, window, ended)
+                yield from self._window(name, numbers, low, high, window, ended)
+
+    def _by_owner(self, after: bytes) -> Iterator[tuple[bytes, bytes, bytes, bytes, list[Row]]]:
+        """As `_windows`, with the numbers of each owner's queues, as they are stored. Who has no entries, or
+        none that come after, has one window without any.
+        """
+        entries = _windows(self._store.scan(FAMILY, b"q", b"q" + after), after)
+        queues = self._known(_owner_bytes(after))
+        window, queue = next(entries, None), next(queues, None)
+        while window is not None or queue is not None:
+            if window is None or (queue is not None and queue[0] < window[0]):
+                assert queue is not None
+                name, known = queue
+                yield name, known, after[len(name) :] if after.startswith(name) else b"", b"", []
+                queue = next(queues, None)
+                continue
+            name, known = window[0], b""
+            if queue is not None and queue[0] == name:
+                known, queue = queue[1], next(queues, None)
+            while window is not None and window[0] == name:
+                yield name, known, *window[1:]
+                window = next(entries, None)
+
+    def _known(self, first: bytes) -> Iterator[Row]:
+        """Owners from one on, and the numbers of their queues, as they are stored."""
+        if first[:1] == bytes([GROUP]) and self._store.get(FAMILY, LETTER + first) is None:
+            yield first, b""  # its messages may be elsewhere
+        for key, known in self._store.scan(FAMILY, LETTER, _before(LETTER + first)):
+            if not self._is_of_another(key[1:]):
+                yield key[1:], known
+
+    def _is_of_another(self, owner: bytes) -> bool:
+        """Whether it stands for what another node serves of a group, and that group has entries or queues."""
+        if owner[0] != GROUP or not owner.startswith(ELSEWHERE.encode(), 5):
+            return False
+        group = encode("B bytes", GROUP, owner[5 + len(ELSEWHERE) :])
+        has_queues = self._store.get(FAMILY, LETTER + group) is not None
+        return has_queues or next(self._store.scan(FAMILY, b"q" + group), None) is not None
+
+    def _numbers(self, owner: bytes, known: bytes, window: Sequence[Row]) -> list[bytes]:
+        """Of an owner's queues those with rows. Of a session's only the current one: in the others is what
+        ended sessions have left.
+        """
+        if owner[0] == SESSION:
+            numbers = [known[-8:]] if known else []
+        else:
+            elsewhere = encode("B bytes", GROUP, ELSEWHERE.encode() + owner[5:])
+            beside = self._store.get(FAMILY, LETTER + elsewhere) or b""
+            numbers = [each[at : at + 8] for each in (known, beside) for at in range(4, len(each), 8)]
+        here = window[0][1][:8] if window else b""
+        return [each for each in numbers if each == here or next(self._store.scan("queue", each), None)]
 
     def _window(
-        self, owner: bytes, low: bytes, high: bytes, window: list[Row], ended: Sequence[End]
+        self,
+        owner: bytes,
+        numbers: Sequence[bytes],
+        low: bytes,
+        high: bytes,
+        window: list[Row],
+        ended: Sequence[End],
     ) -> list[Row]:
         """Of one owner what comes after `low`, and where there is `high` not behind it."""
-        if not ended:
-            number = window[0][1][:8]
+        number = window[0][1][:8] if window else b""
+        if not ended and all(each == number for each in numbers):
+            if not window:
+                return []
             both = [self._queue(number, status, low, high) for status in (IDLE, IN_FLIGHT)]
             joined = join(owner, window, *both)
             if joined is not None:
                 return joined
-        return self._odd_window(owner, low, high, [(key[-ID_BYTES:], text) for key, text in window], ended)
+        entries = [(key[-ID_BYTES:], text) for key, text in window]
+        return self._odd_window(owner, numbers, low, high, entries, ended)
 
     def _queue(self, number: bytes, status: int, low: bytes, high: bytes) -> list[Row]:
         """Rows of a queue in a range of ids."""
@@ -188,24 +255,36 @@ class ComparableRows:
         return found
 
     def _odd_window(
-        self, owner: bytes, low: bytes, high: bytes, window: list[Row], ended: Sequence[End]
+        self,
+        owner: bytes,
+        numbers: Iterable[bytes],
+        low: bytes,
+        high: bytes,
+        window: list[Row],
+        ended: Sequence[End],
     ) -> list[Row]:
         """The same where something is not as it nearly always is."""
         said = {message_id: text[_ADDS:] for message_id, text in window}
         if ended:
             said = {each: shown for each, text in said.items() if (shown := _shown(text, ended))}
-        numbers = {text[:8] for message_id, text in window if message_id in said}
-        rows: dict[bytes, tuple[int, bytes]] = {}
-        for number in sorted(numbers):
+        rows: dict[bytes, list[tuple[bytes, int, bytes]]] = {}  # number, status and row, by the message's id
+        for number in sorted({*numbers, *(text[:8] for message_id, text in window if message_id in said)}):
             for status in (IDLE, IN_FLIGHT):
-                rows |= {key[9:]: (status, row) for key, row in self._queue(number, status, low, high)}
-        states: list[Row] = []
+                for key, row in self._queue(number, status, low, high):
+                    rows.setdefault(key[9:], []).append((number, status, row))
+        found: dict[bytes, bytes] = {}
         for message_id, text in window:
-            there = rows.pop(message_id, None)
+            there = rows.get(message_id, [])
+            own = next((each for each in reversed(there) if each[0] == text[:8]), None)
+            if own is not None:
+                there.remove(own)
             if message_id in said:
-                states.append((message_id, _state(text, there) + said[message_id]))
-        found = _with_strays(states, rows) if rows and states else states
-        return [(owner + message_id, text) for message_id, text in found]
+                found[message_id] = _state(text, own) + said[message_id]
+        for message_id, there in rows.items():
+            if there:
+                strays = b"".join(sorted(bytes([status]) + encode("bytes", row) for _, status, row in there))
+                found[message_id] = HAS_STRAYS + encode("bytes", strays) + found.get(message_id, b"")
+        return [(owner + message_id, text) for message_id, text in sorted(found.items())]
 
     # --- the rest ----------------------------------------------------------------------------------
 
@@ -230,6 +309,11 @@ def _before(key: bytes) -> bytes:
     return key[:-1] + bytes([key[-1] - 1]) + b"\xff" * 32 if key and key[-1] else key[:-1]
 
 
+def _owner_bytes(key: bytes) -> bytes:
+    """Of a queue entry's key, which may end anywhere."""
+    return key[: 5 + int.from_bytes(key[1:5])]
+
+
 def _windows(rows: Iterable[Row], after: bytes) -> Iterator[tuple[bytes, bytes, bytes, list[Row]]]:
     """Entries of one owner, some at a time: the owner, the id after which, and, where more come, the last;
     and of each the id and what lies beside it.
@@ -250,11 +334,11 @@ def _windows(rows: Iterable[Row], after: bytes) -> Iterator[tuple[bytes, bytes, 
         yield owner, low, b"", window
 
 
-def _state(text: bytes, there: tuple[int, bytes] | None) -> bytes:
+def _state(text: bytes, there: tuple[bytes, int, bytes] | None) -> bytes:
     """How an entry's row is, beside what its records said."""
     if there is None:
         return IS_MISSING
-    status, row = there
+    _, status, row = there
     if text[_ADDS : _ADDS + 4] == b"\0\0\0\1":  # one record, as nearly always
         ids = text[_IDS + 4 :]
     else:
@@ -265,19 +349,6 @@ def _state(text: bytes, there: tuple[int, bytes] | None) -> bytes:
     if status == IDLE:
         return WAITS
     return (RELEASES if row[0] & RELEASED else FLIES) + row[_PLACE]
-
-
-def _with_strays(states: list[Row], rows: Mapping[bytes, tuple[int, bytes]]) -> list[Row]:
-    """Rows that no record has brought count with the entry behind them, or the last."""
-    ids = [message_id for message_id, _ in states]
-    strays: dict[bytes, bytes] = {}
-    for message_id, (status, row) in sorted(rows.items()):
-        at = ids[min(bisect_left(ids, message_id), len(ids) - 1)]
-        strays[at] = strays.get(at, b"") + message_id + bytes([status]) + encode("bytes", row)
-    return [
-        (each, HAS_STRAYS + encode("bytes", strays[each]) + text if each in strays else text)
-        for each, text in states
-    ]
 
 
 def _is_hidden(ended: Iterable[End], record: bytes) -> bool:
@@ -307,9 +378,9 @@ def name_of(kind: str, key: bytes) -> str:
         size = int.from_bytes(key[:2])
         return f"client {_text(key[2 : 2 + size])}, filter {_text(key[2 + size :])}"
     if kind == QUEUES:
-        owner, message_id = owner_of(key), key[-ID_BYTES:]
-        whose = "client" if owner.kind == SESSION else "group"
-        return f"{whose} {owner.name}, message {_id(message_id)}"
+        owner, message_id = owner_of(key), key[len(_owner_bytes(key)) :]
+        whose = f"{'client' if owner.kind == SESSION else 'group'} {owner.name}"
+        return f"{whose}, message {_id(message_id)}" if message_id else whose
     if kind == RETAINED:
         return f"topic {_text(key)}"
     return f"message {_id(key)}" if kind == MESSAGES else f"node {key.hex()}"
@@ -317,7 +388,7 @@ def name_of(kind: str, key: bytes) -> str:
 
 def owner_of(key: bytes) -> Owner:
     """Whose queue a queue entry is in."""
-    return Owner(key[0], _text(key[5:-ID_BYTES]))
+    return Owner(key[0], _text(_owner_bytes(key)[5:]))
 
 
 def describe(kind: str, text: bytes | None) -> str:
@@ -356,11 +427,13 @@ _ODD = {
 
 def _describe_entry(text: bytes) -> str:
     state = text[:1]
+    if not state:
+        return "a queue"
     if state == HAS_STRAYS:
         reader = Reader(text, 1)
-        strays = reader.read("bytes")
-        beside = f", and message {_id(strays[:ID_BYTES])} beside it{_ODD[_NONE]}"
-        return _describe_entry(text[reader.at :]) + beside
+        reader.read("bytes")
+        stray = f"a row in the queue{_ODD[_NONE]}"
+        return f"{_describe_entry(text[reader.at :])}, and {stray}" if reader.at < len(text) else stray
     if state == IS_MISSING:
         return "a record of it, and no row in the queue"
     if state == IS_OTHER:

@@ -168,9 +168,9 @@ class Moment(threading.Thread):
         wanted = frozenset(question.keys)
         pairs: list[tuple[bytes, bytes]] = []
         count = 0
-        for key, _ in self._rows.scan(QUEUES, question.after):
+        for key, text in self._rows.scan(QUEUES, question.after):
             count += 1
-            if key[-16:] in wanted:
+            if text and key[-16:] in wanted:  # empty: the queue itself
                 pairs.append((key[-16:], key))
             if self._is_late():
                 return Part(key, False, count, pairs)
