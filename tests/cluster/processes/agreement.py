@@ -28,6 +28,14 @@ LATER = {b"r": "queue entries"}
 async def compare(nodes: Nodes, history: History) -> None:
     """All are there, and no client is at work. Fails the history where rows differ, or logs stay long."""
     first = nodes.all[0]
+
+    async def all_are_heard() -> bool:  # not where the machine has just stood still
+        members = (await ask(first, "GET", PATH))["members"]
+        return all(each["state"] == "alive" for each in members)
+
+    if not await _until(all_are_heard, WAIT_S):
+        history.fail("apart", f"{first.name} does not hear all nodes {WAIT_S} s after they have met")
+        return
     await ask(first, "POST", f"{PATH}/verify", {"wait_s": VERIFY_S})
     found: dict[str, Any] = {}
 
@@ -36,7 +44,7 @@ async def compare(nodes: Nodes, history: History) -> None:
         return bool(found["outcome"] != "running")
 
     await _until(has_ended, 2 * VERIFY_S)
-    if found["outcome"] != "equal":
+    if found["outcome"] != "equal" or found["left_out"]:
         history.fail("digests", f"the nodes' rows are not equal: {found}")
     for node in nodes:
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,16 +28,31 @@ class OneNode:
         return iter(self.all)
 
 
-async def kinds_of(monkeypatch: pytest.MonkeyPatch, outcome: str, records: list[int]) -> list[str]:
-    """The failures where a comparison comes to this, and logs have so many records, one after the other."""
+async def kinds_of(
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: str,
+    records: list[int],
+    states: Sequence[str] = ("alive",),
+    left_out: Sequence[str] = (),
+) -> list[str]:
+    """The failures where a comparison comes to this, and logs have so many records, one after the other, as
+    have another node's states.
+    """
     monkeypatch.setattr(agreement, "TRIM_S", 0.5)
+    monkeypatch.setattr(agreement, "WAIT_S", 1.0)
     monkeypatch.setattr(agreement, "TIDY_S", 0.0)
-    left, outcomes = iter(records), iter(["running", "running", outcome])
+    left, outcomes, state = iter(records), iter(["running", "running", outcome]), iter(states)
+    is_heard = False
 
     async def ask(_node: Any, method: str, path: str, _body: Any = None) -> Any:
+        nonlocal is_heard
+        if path == PATH and not is_heard:
+            now = next(state, states[-1])
+            is_heard = now == "alive"
+            return {"members": [{"state": "alive"}, {"state": now}]}
         if path == PATH:
             return {"log_records": next(left, records[-1])}
-        return {"outcome": next(outcomes) if method == "GET" else "running"}
+        return {"outcome": next(outcomes) if method == "GET" else "running", "left_out": left_out}
 
     monkeypatch.setattr(agreement, "ask", ask)
     history = History()
@@ -60,6 +75,13 @@ async def test_rows_that_differ_and_logs_that_stay(
     monkeypatch: pytest.MonkeyPatch, outcome: str, records: list[int], kinds: list[str]
 ) -> None:
     assert await kinds_of(monkeypatch, outcome, records) == kinds
+
+
+async def test_nodes_that_do_not_hear_each_other_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the machine has just stood still. None may be left out."""
+    assert await kinds_of(monkeypatch, "equal", [0], states=["suspected", "dead", "alive"]) == []
+    assert await kinds_of(monkeypatch, "equal", [0], states=["suspected"]) == ["apart"]
+    assert await kinds_of(monkeypatch, "equal", [0], left_out=["broker 2"]) == ["digests"]
 
 
 @pytest.mark.parametrize(
