@@ -45,10 +45,15 @@ def _faults_meanwhile(history: History, message: Message) -> list[Fault]:
 
 
 def _a_node_ended(history: History, failure: Failure) -> bool:
-    """Whether one was not there at a time when the message was sent and not yet acknowledged."""
+    """Whether one was not there, or had just come back, at a time when the message was sent and not yet
+    acknowledged.
+    """
     message = failure.message
     return message is not None and any(
-        each.kind in (KILLED, STOPPED) for each in _faults_meanwhile(history, message)
+        each.kind in (KILLED, STOPPED)
+        and each.at < message.acknowledged_at
+        and _seconds(history, message.sent_at) < _seconds(history, each.ended_at) + REFUSED_S
+        for each in history.faults
     )
 
 
