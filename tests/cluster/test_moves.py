@@ -381,6 +381,53 @@ async def test_a_session_that_nobody_came_for_goes_on_where_it_was(nodes: Nodes)
     await back.disconnect()
 
 
+@pytest.mark.parametrize("dead", [False, True])
+async def test_a_session_that_nobody_came_for_ends_when_it_is_due(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, dead: bool
+) -> None:
+    """Where the client that had asked for it has gone, or its node; its old home takes it back for that."""
+    monkeypatch.setattr(departures, "REMIND_S", 0.2)
+    await nodes.meet("one", "two", suspect_s=1.0)
+    async with at(nodes, "one", "c", 1):
+        pass
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.dropped.add(YIELD)
+    coming = asyncio.create_task(at(nodes, "two", "c", 1).connect())
+    await until(lambda: "c" in departures_of(nodes, "one")._handed)
+    await asyncio.sleep(1.5)
+    assert nodes.count("one", "session") == 1, "its client waits for it"
+    coming.cancel()
+    if dead:
+        await nodes.stop("two")
+    nodes.links.dropped.clear()
+    await until(lambda: nodes.count("one", "session") == 0)
+    await until(lambda: moves_of(nodes, "one").is_quiet)
+
+
+async def test_a_session_that_is_waited_for_does_not_end_meanwhile(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where it was nor where it comes to; and its old home, which asks, does not take it back."""
+    monkeypatch.setattr(departures, "REMIND_S", 0.2)
+    await nodes.meet("one", "two")
+    async with at(nodes, "one", "c", 1) as first:
+        await first.subscribe("a/#", qos=1)
+    await until(lambda: nodes.agree("one", "two"))
+    async with client(nodes.brokers["one"], "bob") as bob:
+        nodes.links.dropped.add(YIELD)
+        there = at(nodes, "two", "c", 1)
+        coming = asyncio.create_task(there.connect())
+        await until(lambda: "c" in departures_of(nodes, "one")._handed)
+        await bob.publish("a/1", b"kept", qos=1)
+    await asyncio.sleep(1.5)
+    assert "c" in departures_of(nodes, "one")._handed
+    nodes.links.dropped.clear()
+    await coming
+    assert is_present(there)
+    assert await payloads(there, 1) == [b"kept"]
+    await there.disconnect()
+
+
 async def test_a_session_is_not_taken_for_a_client_that_has_gone(nodes: Nodes) -> None:
     """Which may be on a third node by then, and would be disconnected there."""
     nodes.decision_s = GIVEN_UP_S

@@ -15,6 +15,7 @@ from conformance.packets import (
     PUBLISH,
     PUBREC,
     PUBREL,
+    Will,
     acknowledge,
     connect,
     publish,
@@ -268,6 +269,74 @@ def test_a_session_that_nobody_took_is_its_client_s_again(servers: Servers, reac
         client.expect_message("t", payload, 1)
     node.access.take_back(b"nobody")
     client.ping()
+
+
+def leave(node: Node, *, expiry_s: int, delay_s: int) -> Client:
+    """The client `c` of a session with a will has gone; returns another one, which waits for the will."""
+    there = connected(node, client_id="heir", **kept(5))
+    there.subscribe("will", 1)
+    will = Will("will", b"gone", 1, properties=[("will_delay", delay_s)])
+    connected(node, client_id="c", clean=False, session_expiry=expiry_s, will=will).drop()
+    wait_until(lambda: node.count("connections_closed") == 1, "the client has gone")
+    return there
+
+
+@pytest.mark.parametrize(("expiry_s", "delay_s"), [(3600, 1), (1, 3600)], ids=["will", "end"])
+def test_what_falls_due_while_a_session_is_handed_over_waits(
+    servers: Servers, expiry_s: int, delay_s: int
+) -> None:
+    """Its new home has it, and publishes the will, or ends it, if its client has not come. Where nobody has
+    taken it, that happens when it is taken back.
+    """
+    node = servers.node()
+    there = leave(node, expiry_s=expiry_s, delay_s=delay_s)
+    assert node.access.release(b"c", keep=True)
+    wait_until(lambda: node.access.left, "it is handed over")
+    time.sleep(1.5)
+    there.expect_nothing()
+    assert b"c" in node.rows("session")
+    node.access.take_back(b"c")
+    there.expect_message("will", b"gone", 1)
+    wait_until(lambda: (b"c" in node.rows("session")) == (expiry_s > 1), "it has ended, or goes on")
+
+
+def test_a_will_that_falls_due_on_the_way_goes_out_once(servers: Servers) -> None:
+    first, second = two(servers)
+    here = leave(first, expiry_s=3600, delay_s=1)
+    there = connected(second, client_id="heir", **kept(5))
+    there.subscribe("will", 1)
+    assert first.access.release(b"c", keep=True)
+    wait_until(lambda: first.access.left, "it is handed over")
+    rows = first.session_rows("c").renumbered(second.access.new_queue())
+    second.write(rows.writes())
+    assert second.adopt(rows)
+    there.expect_message("will", b"gone", 1)
+    here.expect_nothing()
+
+
+@pytest.mark.parametrize("comes", [False, True])
+def test_a_session_has_time_until_its_client_can_have_it(servers: Servers, comes: bool) -> None:
+    """It was due before all of it had come; its client's CONNECT has waited for it."""
+    first, second = two(servers)
+    leave(first, expiry_s=1, delay_s=1)
+    there = connected(second, client_id="heir", **kept(5))
+    there.subscribe("will", 1)
+    assert first.access.release(b"c", keep=True)
+    wait_until(lambda: first.access.left, "it is handed over")
+    rows = first.session_rows("c").renumbered(second.access.new_queue())
+    second.write(rows.writes())
+    time.sleep(1.5)
+    assert second.adopt(rows, older_may_come=True)
+    there.expect_nothing()
+    if comes:
+        client = second.back("c")
+        second.access.all_came(rows.queue)
+        there.expect_nothing()
+        client.ping()
+    else:
+        second.access.all_came(rows.queue)
+        there.expect_message("will", b"gone", 1)
+        wait_until(lambda: b"c" not in second.rows("session"), "it has ended")
 
 
 def test_a_session_leaves_once_however_often_it_is_told_to(servers: Servers) -> None:

@@ -2,7 +2,8 @@
 
 The engine closes the session, and goes on to take messages for it until its new home says that all know where
 it is (`done`). Then it forgets the session, and the new home hears of that (`gone`). Where that word does not
-come, it is asked (`kept`): who took the session may have died before it could say so.
+come, it is asked (`kept`): who took the session may have died before it could say so. Where nobody takes the
+session it comes back: until then its engine neither ends it nor publishes its will.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class _Lingering:
 
 
 class Departures:
-    """`write` makes one batch durable; `changed`: something has come for a client that may wait here.
+    """`write` makes one batch durable; `changed`: something has come for a client that may wait here;
+    `bring_back`: a session that was handed over for a CONNECT of this time has not been taken yet.
 
     `counts`: `cluster_sessions_handed_over`.
     """
@@ -63,6 +65,7 @@ class Departures:
         links: Links,
         write: Callable[[list[Operation]], None],
         changed: Callable[[str], None],
+        bring_back: Callable[[str, int], None],
     ) -> None:
         self._node = node
         self._conversion = conversion
@@ -70,6 +73,7 @@ class Departures:
         self._links = links
         self._write = write
         self._changed = changed
+        self._bring_back = bring_back
         self._askers: dict[str, Asker | None] = {}  # of sessions that are about to be handed over
         self._handed: dict[str, Handed] = {}  # sessions that were; they take messages until released
         self._forgetting: set[str] = set()  # those that the engine was told to forget: `left` follows once
@@ -155,11 +159,15 @@ class Departures:
         self._remind(now)
 
     def _remind(self, now: float) -> None:
-        """Asks the homes of sessions that were handed over long ago whether these may be forgotten."""
+        """Asks the homes of sessions that were handed over long ago whether these may be forgotten; those
+        that nobody has taken are to come back.
+        """
         for client in self._reminders.due(self._handed, now, LOOKS_AT_ONCE):
-            standing = self._node.rows.standing(client)
+            standing, last = self._node.rows.standing(client), self._handed[client].last
             if standing is not None and standing.home != self._node.incarnation:
                 self._links.send(standing.home, KEPT, client.encode())
+            elif standing is not None and last is not None:
+                self._bring_back(client, last.came)
 
     # --- another node asks -------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ class Coming:
     polled_at: float = 0.0
     stays: bool = False  # it comes here, with its client or without
     is_orphan: bool = False  # and so does this one, while its home is not there
+    returns: bool = False  # it was handed over, and goes on here unless somebody takes it
     waiting: list[Future[int]] = field(default_factory=list)
     asked: int = 0  # the home that was asked for it
     asked_at: float = 0.0

@@ -107,7 +107,9 @@ class Moves:
         self._announced: list[tuple[int, list[Come]]] = []  # as of `Links.announce`
         self._told_at = now
         self._sharing = node.sharing
-        self.departures = Departures(node, conversion, access, links, write, self._changed.append)
+        self.departures = Departures(
+            node, conversion, access, links, write, self._changed.append, self._bring_back
+        )
         self.contests = Contests(node, conversion, access, self.departures, write, self.share)
         self._unattended = Unattended(node, conversion, access)
         self.reunions = Reunions(node, links)
@@ -228,6 +230,8 @@ class Moves:
 
     def _stays(self, coming: Coming, session: Session | None, now: float) -> bool:
         """Whether a session is to come here without its client."""
+        if session is not None and coming.returns:
+            return session.row.home == self._node.incarnation
         if session is None or not coming.is_orphan:
             return coming.stays
         return not self._node.members.is_live(session.row.home, now)
@@ -393,7 +397,7 @@ class Moves:
 
     def _finish_late(self, client: str) -> None:
         """It has come to another node later."""
-        self.counts["cluster_connects_late"] += 1
+        self.counts["cluster_connects_late"] += bool(self._coming[client].waiting)
         self._finish(client, SERVER_UNAVAILABLE)
 
     # --- what other nodes want ---------------------------------------------------------------------
@@ -446,12 +450,14 @@ class Moves:
         """
         wish, coming = Asker(came, asker), self._coming.get(client)
         waits = coming is not None and coming.waiting and not coming.taken
-        came_here = coming.came if coming is not None and waits else self._visits.last(client)
+        came_here = coming.came if coming is not None and coming.waiting else self._visits.last(client)
         if Asker(came_here, self._node.incarnation) > wish or self.departures.has_later(client, wish):
             self.departures.refuse(wish, client)
             return
         if waits:
             self._finish_late(client)
+        elif coming is not None and coming.returns:
+            del self._coming[client]
         self.departures.hand_over(client, wish)
 
     def answer_unknown(self, asker: int, body: bytes) -> None:
@@ -518,6 +524,14 @@ class Moves:
         number = self._conversion.number(Owner(SESSION, client))
         if number:
             self._access.expect_doubles(number, self._sharing.for_s)
+
+    def _bring_back(self, client: str, came: int) -> None:
+        """A session that was handed over is this node's again, unless somebody takes it: those who may are
+        asked, as for a client that came before the one that they have asked for.
+        """
+        if client not in self._coming and not self.keeps_none:
+            coming = self._comes(client)
+            coming.returns, coming.came = True, came - 1
 
     def _bring_orphan(self, client: str) -> None:
         self._comes(client).is_orphan = True

@@ -12,6 +12,7 @@ cdef void update_interest(Reactor* r, Connection* c) noexcept nogil
 cdef int session_due(Reactor* r, uint64_t number, int64_t due_ms) noexcept nogil
 
 # of this module alone
+cdef bint _is_on_its_way(const Session* s) noexcept nogil
 cdef void _leave_session(Reactor* r, Connection* c, Session* s) noexcept nogil
 cdef void _free_parts(Reactor* r, Connection* c) noexcept nogil
 cdef void _say_goodbye(Reactor* r, Connection* c) noexcept nogil

@@ -207,6 +207,13 @@ def _leave_session(r, c, s):
         store_session(r, s)
 
 
+def _is_on_its_way(s):
+    """Whether a session is about to be another node's, or came from there and is not here with all that is
+    its own: its client may have come, and be waiting for it. It is timed again when it stays, or all is here.
+    """
+    return s.handed or (s.stored != cython.NULL and s.stored.older_may_come)
+
+
 def session_due(r, number, due_ms):
     """A session's timer: publishes a delayed will, ends what has expired [MQTT-3.1.3-9]. Returns how many
     subscriptions went with it.
@@ -220,6 +227,8 @@ def session_due(r, number, due_ms):
     if s.connection != cython.NULL:
         if s.stored == cython.NULL:
             r.sessions.erase(number)
+        return 0
+    if _is_on_its_way(s):
         return 0
     if s.will != cython.NULL and s.will.token:
         return 0  # the session is looked at again when its will is kept

@@ -10,9 +10,10 @@ is the last one about it. A client that comes meanwhile is disconnected, too.
 
 A session may also be handed over first: then it is not forgotten yet, but goes on to take what comes for it,
 until other nodes know where that is to go from now on, and it leaves. A client that comes for it meanwhile,
-whose CONNECT was answered a moment before, is refused: what it did here would be nobody's.
+whose CONNECT was answered a moment before, is refused: what it did here would be nobody's. Its timers do
+nothing here meanwhile: its will and its end are its new home's.
 
-Where nobody comes for it, it is taken back, and is as any other again.
+Where nobody comes for it, it is taken back, and is as any other again; what fell due meanwhile happens then.
 
 ``Reactor.releasing`` has a byte before each client id: how it leaves.
 """
@@ -29,6 +30,7 @@ from cython.cimports.tidemq.engine.journal.journal import tell_store
 from cython.cimports.tidemq.engine.journal.ledger import is_owed
 from cython.cimports.tidemq.engine.link.mail import new_letter, new_mail
 from cython.cimports.tidemq.engine.link.output import doom
+from cython.cimports.tidemq.engine.link.timers import time_session
 from cython.cimports.tidemq.engine.queues.received_identifiers import store_all_received
 from cython.cimports.tidemq.engine.queues.sessions import Found, end_session, find_session, forget_session
 from cython.cimports.tidemq.engine.state.client import Connection, Session
@@ -111,8 +113,9 @@ def _take_back(r, client_id):
         return
     if found.reactor != r.index or found.moving:
         _pass_on(r, client_id, TAKE_BACK, found.reactor)
-    else:
+    elif found.session.handed:
         found.session.handed = False
+        time_session(r, found.session)
 
 
 def release_session(r, client_id, how):

@@ -431,8 +431,9 @@ class StoreAccess:
         client gets them once. Those that the old home has ``taken`` (as of ``NodeAccess.taken_so_far``) come
         as rows alone; of those among the ``idle`` rows whose messages may still come, ``recent`` has the ids.
         ``older_may_come``: rows that the old home has added, or adds, may come after messages that were
-        published later. So nothing that waits is sent until `all_came` is called. ``stays``: its client may
-        be connected to another node; it does not expire until `let_expire` is called, or its client has come.
+        published later. So nothing that waits is sent until `all_came` is called, neither does the session
+        expire nor its will go out: its client may be about to have it. ``stays``: its client may be connected
+        to another node; it does not expire until `let_expire` is called, or its client has come.
 
         Returns family and key of rows that cannot be read, or are not this session's; then nothing of it is
         taken. Else ``StoreWork.arrived`` says when all of it is here. UsageError where ``idle`` or
@@ -465,7 +466,7 @@ class StoreAccess:
 
     def all_came(self, queue: int) -> None:
         """What waits in the queue of a session that has arrived is sent from now on, in the order of ids. All
-        rows that go before are here and were named by `note_added`.
+        rows that go before are here and were named by `note_added`. The session's timers count again.
         """
         self._tell_queue(queue, MAIL_ALL_CAME, 0)
 

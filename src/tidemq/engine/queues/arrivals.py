@@ -3,6 +3,9 @@
 One that arrives is in the registry at once, `moving`, so that nobody else makes one of its name, and whoever
 wants it waits until all of it is here. Its subscriptions count from when they are in the index: what is
 published meanwhile is left to the store. So many parts of a session are installed in a turn.
+
+While its old home may still add to it (`older_may_come`), its timers do nothing: the client whose CONNECT
+brought it here is about to have it.
 """
 
 import cython

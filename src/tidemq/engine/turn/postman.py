@@ -210,6 +210,7 @@ def _take_rows(r, mail):
         )
     elif mail.kind == MAIL_ALL_CAME:
         s.stored.older_may_come = False
+        time_session(r, s)
     elif mail.kind == MAIL_DOUBLES:
         await_doubles(r, s, cython.cast(int64_t, mail.token))
     elif mail.kind == MAIL_CLEARING:
