@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from durable.conftest import Servers
+    from durable.nodes import Node
 
     from tidemq.store import Write
 
@@ -221,6 +222,45 @@ def test_after_a_while_nothing_comes_twice_any_more(servers: Servers, reactors: 
     time.sleep(0.05)
     session.come(clock)  # only a node that does not keep to the rules sends it
     assert taken(client, 1) == [b"%d" % clock]
+
+
+def remembered(node: Node) -> int:
+    """About how many messages sessions remember."""
+    return node.count("memory_sessions") // 64
+
+
+def test_what_a_session_remembers_counts(servers: Servers) -> None:
+    """As memory; and it goes with the session."""
+    session = Session(servers, 1, doubles_s=3600, recent=[message_id(each) for each in range(64, 64_064, 64)])
+    node, ids = session.node, [message_id(now() + 64 * each) for each in range(1000)]
+    assert 1000 <= remembered(node) < 1500
+    node.access.note_added(session.queue, ids, [10] * len(ids))
+    wait_until(lambda: remembered(node) >= 2000, "the messages are remembered")
+    connected(node, client_id="c", clean=True).ping()
+    assert remembered(node) < 500
+
+
+def test_what_a_session_remembers_is_forgotten_by_itself(servers: Servers) -> None:
+    """Also where nothing comes for it any more, or only by another node's log."""
+    recent = [message_id(each) for each in range(64, 640_064, 64)]
+    session = Session(servers, 1, doubles_s=0.1, recent=recent)
+    wait_until(lambda: remembered(session.node) < 500, "they are forgotten")
+    ids = [message_id(now() + 64 * each) for each in range(1000)]
+    session.node.access.note_added(session.queue, ids, [10] * len(ids))
+    connected(session.node).ping()  # after that, for there is one reactor
+    assert remembered(session.node) < 500
+
+
+def test_what_is_remembered_for_longer_is_forgotten_later(servers: Servers) -> None:
+    session = Session(servers, 1, doubles_s=0.1, recent=[message_id(each) for each in range(64, 64_064, 64)])
+    node = session.node
+    wait_until(lambda: remembered(node) < 500, "they are forgotten")
+    node.access.expect_doubles(session.queue, 0.1)
+    node.access.expect_doubles(session.queue, 3600)
+    time.sleep(0.3)
+    clock = now()
+    session.come(clock, clock)
+    wait_until(lambda: node.count("messages_come_twice") == 1, "the second is known")
 
 
 @BOTH

@@ -314,7 +314,7 @@ def _undo_added(r, record, number):
         return
     s: cython.pointer[Session] = r.sessions[record.queue]
     r.tally[C_DROPPED_STORE_FAILED] += 1
-    forget_double(s, cython.address(record.message.id))
+    forget_double(r, s, cython.address(record.message.id))
     if record.spilled:
         if s.stored.waiting:
             s.stored.waiting -= 1

@@ -25,6 +25,7 @@ from cython.cimports.tidemq.engine.link.backpressure import is_waited_for
 from cython.cimports.tidemq.engine.link.mail import new_mail
 from cython.cimports.tidemq.engine.link.output import touch
 from cython.cimports.tidemq.engine.link.timers import time_connection
+from cython.cimports.tidemq.engine.queues.doubles import time_doubles
 from cython.cimports.tidemq.engine.state.client import Connection, Session
 from cython.cimports.tidemq.engine.state.handles import handle_of
 from cython.cimports.tidemq.engine.state.mail import MAIL_MOVED, Mail
@@ -140,6 +141,7 @@ def welcome(r, mail):
     unlock(cython.address(r.common.registry_lock))
     if c.session.stored != cython.NULL:
         r.sessions[c.session.number] = c.session
+        time_doubles(r, c.session)
     c.leaving = False
     c.asked = r.stopping  # then nothing more is read
     c.clean_disconnect = r.stopping

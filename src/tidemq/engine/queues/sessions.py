@@ -324,7 +324,7 @@ def _forget_session(r, s, ends):
     free_backlog(s)
     free_replays(r, s)
     release(s.received)
-    free_doubles(s.stored)
+    free_doubles(r, s.stored)
     free_clearing(s.stored)
     free_fingerprints(s.stored)
     release(s.stored)

@@ -76,6 +76,7 @@ cdef enum:   # the kind of a Timer
     TIMER_THROTTLED              # a client that is read again; `key` is a connection handle, as above
     TIMER_LISTENING              # a listening socket that is watched again; `key` is that of its events
     TIMER_SESSION                # expiry and delayed will; `key` is the session's number
+    TIMER_DOUBLES                # a session forgets what might have come twice; `key` is its number
 
 cdef cppclass Timer:
     int64_t due_ms

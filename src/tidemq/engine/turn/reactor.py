@@ -92,6 +92,7 @@ from cython.cimports.tidemq.engine.queues.cache import free_cache
 from cython.cimports.tidemq.engine.queues.clearing import clearing_due_ms
 from cython.cimports.tidemq.engine.queues.dating import continue_dating, follow_clock
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
+from cython.cimports.tidemq.engine.queues.doubles import doubles_due
 from cython.cimports.tidemq.engine.queues.forwarding import hand_to_nodes
 from cython.cimports.tidemq.engine.queues.groups import free_groups
 from cython.cimports.tidemq.engine.queues.handbacks import HANDBACK_SLICE, continue_handbacks, end_handbacks
@@ -110,7 +111,13 @@ from cython.cimports.tidemq.engine.queues.shards import (
 )
 from cython.cimports.tidemq.engine.state.client import CONNECTED, OUTPUT_BLOCK, Connection
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
-from cython.cimports.tidemq.engine.state.mail import TIMER_CONNECTION, TIMER_LISTENING, TIMER_THROTTLED, Timer
+from cython.cimports.tidemq.engine.state.mail import (
+    TIMER_CONNECTION,
+    TIMER_DOUBLES,
+    TIMER_LISTENING,
+    TIMER_THROTTLED,
+    Timer,
+)
 from cython.cimports.tidemq.engine.state.nodes import NODES_MAX
 from cython.cimports.tidemq.engine.state.queue import RELEASED, SENT, Entry, Outbox
 from cython.cimports.tidemq.engine.state.reactor import Reactor
@@ -337,6 +344,8 @@ def _run_timers(r):
             hold_is_over(r, timer.key)
         elif timer.kind == TIMER_LISTENING:
             watch_listening(r, timer.key)
+        elif timer.kind == TIMER_DOUBLES:
+            left -= doubles_due(r, timer.key)
         else:
             left -= session_due(r, timer.key, timer.due_ms)
     if r.now_ms - r.tick_ms >= _TICK_MS:
