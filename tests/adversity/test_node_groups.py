@@ -11,6 +11,8 @@ from conformance.packets import PUBACK, PUBLISH, PUBREC, publish
 from mesh import meshed, wait_for_drain
 from waiting import wait_until
 
+from tidemq.errors import RefusedError
+
 if TYPE_CHECKING:
     from adversity.conftest import EngineUnderTest, StartEngine
 
@@ -149,6 +151,22 @@ def test_a_node_that_is_dropped_has_no_members(start_engine: StartEngine) -> Non
     assert one.count("messages_to_nodes") == 2
     assert one.count("subscriptions") == 0
     assert one.nodes.all_interest() == []
+
+
+def test_groups_of_a_node_change_and_go_however_many_there_are(start_engine: StartEngine) -> None:
+    """Only what is new counts against `subscriptions_total_max`."""
+    one = start_engine(linked=LINKED, subscriptions_total_max=3)
+    known = [f"$share/g{each}/a/b" for each in range(3)]
+    one.nodes.change_groups(0, [(text, 0) for text in known])
+    one.nodes.change_groups(0, [(text, 2) for text in known])
+    one.nodes.change_groups(0, [(known[0], -1), ("$share/other/a/b", 1)])
+    with pytest.raises(RefusedError, match="subscriptions_total_max"):
+        one.nodes.change_groups(0, [(known[0], 1), (known[1], 1)])
+    connected(one).publish("a/b", b"x")
+    assert one.count("messages_to_nodes") == 3
+    one.nodes.drop_node(0)
+    assert one.nodes.all_interest() == []
+    one.nodes.change_groups(0, [(text, 0) for text in known])
 
 
 def test_topics_of_this_node_go_to_members_here(start_engine: StartEngine) -> None:

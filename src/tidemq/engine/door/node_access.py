@@ -188,7 +188,7 @@ class NodeAccess:
         self._check_node(node)
         self._check_filters(added)
         most: int64_t = self.engine.common.limits.subscriptions_total_max
-        if self.filters[node] + len(added) - len(removed) > most:
+        if added and self.filters[node] + len(added) - len(removed) > most:
             raise RefusedError(f"node {node} wants more filters than subscriptions_total_max, {most}")
         changes: list = [(text.encode(), False) for text in removed]
         changes += [(text.encode(), True) for text in added]
@@ -215,14 +215,19 @@ class NodeAccess:
 
     def change_groups(self, node: int, changes) -> None:
         """Shared groups that a node has members of: (``$share/group/filter``, how many are online), -1 where
-        it has none any more. UsageError for a text that is no shared filter, RefusedError as above.
+        it has none any more. UsageError for a text that is no shared filter, RefusedError as above, but never
+        where no group is new: those that are known may change, and go, however many there are.
         """
         self._check_node(node)
         for text, online in changes:
             _check_filter(text)
             if not text.startswith("$share/") or not -1 <= online < 1 << 28:
                 raise UsageError(f"{text!r} with {online} members is no shared group of a node")
-        if len(self.groups[node]) + len(changes) > self.engine.common.limits.subscriptions_total_max:
+        known: set = self.groups[node]
+        new: set = {text for text, online in changes if online >= 0}.difference(known)
+        gone: set = {text for text, online in changes if online < 0}.intersection(known)
+        most: int64_t = self.engine.common.limits.subscriptions_total_max
+        if new and len(known) + len(new) - len(gone) > most:
             raise RefusedError(f"node {node} has members of more groups than subscriptions_total_max")
         mark: cython.p_void = cython.address(self.marks[node])
         slot: uint32_t = cython.cast(uint32_t, node)
