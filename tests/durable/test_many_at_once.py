@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from conformance.kit import Client, connected, kept
-from conformance.packets import PING, PUBACK, PUBREC, Will, publish
+from conformance.packets import PING, PUBACK, PUBLISH, PUBREC, Will, publish
 from waiting import WAIT_S, wait_until
 
 from tidemq.errors import StoreError
@@ -157,6 +157,70 @@ def test_what_came_while_the_store_was_slow_is_stored_in_pieces(
             client.expect(PUBACK, packet_id=number, reason=0)
     assert max(sizes) < 2 * piece
     assert sum(sizes) == publishers * count == len(server.rows("queue"))
+
+
+def payload_bytes_of_batches(server: Server, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """From now on, how many bytes of payloads each batch has that the store takes."""
+    sizes: list[int] = []
+    write = server.store.inner.write
+
+    def note(batch: Sequence[Write], *, sync: bool) -> None:
+        sizes.append(sum(len(value or b"") for family, _, value in batch if family == "payload"))
+        write(batch, sync=sync)
+
+    monkeypatch.setattr(server.store.inner, "write", note)
+    return sizes
+
+
+def test_large_messages_that_came_while_the_store_was_slow_are_stored_in_pieces(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that several get: what a cluster sends of a batch at once is bounded."""
+    count, size, piece = 80, 900_000, 16 << 20
+    server = servers("memory", receive_max=65_535)
+    for name in ("one", "other"):
+        absent = connected(server, client_id=name, **kept(5))
+        absent.subscribe("t", 1)
+        absent.disconnect()
+    client = connected(server)
+    server.store.hold()
+    client.send(publish("t", bytes(size), 1, 1))
+    assert server.store.at_gate.wait(WAIT_S)
+    sizes = payload_bytes_of_batches(server, monkeypatch)
+    for number in range(2, count + 1):
+        client.send(publish("t", bytes(size), 1, number))
+    wait_until(lambda: server.count("messages_received") >= count, "all came")
+    server.store.let_go()
+    for number in range(1, count + 1):
+        client.expect(PUBACK, packet_id=number, reason=0)
+    assert max(sizes) < 2 * piece
+    assert sum(sizes) >= count * size  # each once
+    assert len(sizes) < 10, "a message for two counts once"
+
+
+def test_large_messages_that_are_done_by_then_make_no_pieces(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is taken back counts no more."""
+    count, size = 40, 900_000
+    server = servers("memory", receive_max=65_535)
+    there = connected(server, **kept(5))
+    there.subscribe("t", 1)
+    client = connected(server)
+    server.store.hold()
+    client.send(publish("t", bytes(size), 1, 1))
+    assert server.store.at_gate.wait(WAIT_S)
+    there.acknowledge(there.expect(PUBLISH))
+    sizes = payload_bytes_of_batches(server, monkeypatch)
+    for number in range(2, count + 1):
+        client.send(publish("t", bytes(size), 1, number))
+        there.acknowledge(there.expect(PUBLISH))
+    there.ping()
+    server.store.let_go()
+    for number in range(1, count + 1):
+        client.expect(PUBACK, packet_id=number, reason=0)
+    assert sum(sizes[1:]) == 0
+    assert len(sizes) < 4
 
 
 def test_messages_that_a_session_holds_when_it_ends(servers: Servers) -> None:

@@ -72,6 +72,10 @@ cdef void close_passage(Passage* passage, int64_t* tally) noexcept nogil
 cdef inline int64_t message_bytes(const Message* message) noexcept nogil:
     return sizeof(Message) + message.topic_size + message.properties_size + message.payload_size
 
+# Of these, what a publisher has sent.
+cdef inline uint64_t payload_bytes(const Message* message) noexcept nogil:
+    return <uint64_t>message.topic_size + message.properties_size + message.payload_size
+
 # One more holder.
 cdef inline void hold_message(Message* message) noexcept nogil:
     add_int(&message.references, 1, RELAXED)

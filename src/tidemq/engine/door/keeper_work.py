@@ -39,7 +39,7 @@ from cython.cimports.tidemq.engine.base.system import (
 from cython.cimports.tidemq.engine.index.retained_index import find_retained
 from cython.cimports.tidemq.engine.index.retained_index import lock_shared as lock_retained
 from cython.cimports.tidemq.engine.index.retained_index import unlock_shared as unlock_retained
-from cython.cimports.tidemq.engine.journal.journal import UNCOPIED
+from cython.cimports.tidemq.engine.journal.journal import UNCOPIED, is_batch
 from cython.cimports.tidemq.engine.journal.rows import (
     append_id,
     append_message,
@@ -71,7 +71,6 @@ from cython.cimports.tidemq.engine.state.section import (
     RECORD_RETURN,
     RECORD_SEND,
     RECORD_TRIM,
-    SECTION_RECORDS,
     Record,
     Section,
 )
@@ -177,9 +176,11 @@ def _wait(common, timeout_ns):
 def _take_sections(common, taken):
     """The oldest that were handed over, as many as are a batch."""
     records: cython.size_t = 0
+    size: uint64_t = 0
     count: cython.size_t = 0
-    while count < common.journal.size() and records < SECTION_RECORDS:
+    while count < common.journal.size() and not is_batch(records, size):
         records += common.journal[count].records.size()
+        size += common.journal[count].bytes
         count += 1
     taken.assign(common.journal.begin(), common.journal.begin() + count)
     common.journal.erase(common.journal.begin(), common.journal.begin() + count)

@@ -6,7 +6,7 @@ from tidemq.engine.base.message cimport Message, MessageId
 from tidemq.engine.state.client cimport Session
 from tidemq.engine.state.queue cimport Entry
 from tidemq.engine.state.reactor cimport Reactor
-from tidemq.engine.state.section cimport Record, Section
+from tidemq.engine.state.section cimport SECTION_BYTES, SECTION_RECORDS, Record, Section
 from tidemq.engine.base.system cimport RELAXED, load_int
 from tidemq.wire.protocol cimport Span
 
@@ -21,6 +21,10 @@ cdef enum:
 # Whether the last write failed and none has succeeded since.
 cdef inline bint store_fails(Reactor* r) noexcept nogil:
     return load_int(&r.common.store_refuses, RELAXED) == STORE_FAILED
+
+# Whether so much is large enough for a batch of its own.
+cdef inline bint is_batch(size_t records, uint64_t bytes) noexcept nogil:
+    return records >= SECTION_RECORDS or bytes >= SECTION_BYTES
 
 cdef void open_journal(Reactor* r) noexcept nogil
 cdef void free_section(Reactor* r, Section* section) noexcept nogil
@@ -58,6 +62,7 @@ cdef bint hand_over(Reactor* r) noexcept nogil
 # of this module alone
 cdef void _clear_record(Reactor* r, Record* record) noexcept nogil
 cdef void _free_records(Reactor* r, Section* section, size_t count) noexcept nogil
+cdef void _weigh(Section* section, Record* record) noexcept nogil
 cdef Record* _append_record(Reactor* r, uint8_t kind, Message* message) noexcept nogil
 cdef Record* _open_record(Reactor* r, Entry* entry) noexcept nogil
 cdef void _change_row(Reactor* r, uint64_t queue, Entry* entry, uint8_t kind, uint64_t place) noexcept nogil

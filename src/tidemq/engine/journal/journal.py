@@ -24,6 +24,7 @@ from cython.cimports.tidemq.engine.base.message import (
     MessageId,
     copy_identifiers,
     hold_message,
+    payload_bytes,
     release_message,
 )
 from cython.cimports.tidemq.engine.base.steps import count_steps
@@ -34,7 +35,7 @@ from cython.cimports.tidemq.engine.base.system import (
     pthread_cond_signal,
     store_int,
 )
-from cython.cimports.tidemq.engine.journal.journal import NO_RECORD
+from cython.cimports.tidemq.engine.journal.journal import NO_RECORD, is_batch
 from cython.cimports.tidemq.engine.state.captured import CAPTURED_BYTES_MAX
 from cython.cimports.tidemq.engine.state.queue import ROW_IDLE, ROW_INFLIGHT, ROW_NONE
 from cython.cimports.tidemq.engine.state.section import (
@@ -48,7 +49,6 @@ from cython.cimports.tidemq.engine.state.section import (
     RECORD_RETURN,
     RECORD_SEND,
     RECORD_VOID,
-    SECTION_RECORDS,
     Record,
     Section,
     Unmarked,
@@ -147,6 +147,21 @@ def precedes(a, b):
     return a.clock < b.clock or (a.clock == b.clock and a.origin < b.origin)
 
 
+def _weigh(section, record):
+    """Counts the bytes of a new record's message, if that is written. Of rows of one message that follow each
+    other the first counts, and goes on to do so when it is taken back: the others may stay.
+    """
+    if record.message == cython.NULL or record.kind not in (RECORD_ADD, RECORD_ELSEWHERE, RECORD_RETAIN):
+        return
+    record.weighs = record.kind != RECORD_RETAIN
+    if record.weighs and not section.records.empty():
+        last: cython.pointer[Record] = cython.address(section.records.back())
+        if last.message == record.message and last.kind in (RECORD_ADD, RECORD_ELSEWHERE):
+            last.weighs = record.weighs = False
+            return
+    section.bytes += payload_bytes(record.message)
+
+
 def _append_record(r, kind, message):
     record: Record
     if ASSERTS:
@@ -161,6 +176,7 @@ def _append_record(r, kind, message):
     if r.section.records.empty():
         r.section.began_ms = r.now_ms
         r.section.failures = r.failures
+    _weigh(r.section, cython.address(record))
     r.section.records.push_back(record)
     r.section.live += 1
     holds(r.section.live <= r.section.records.size(), b"journal: no more records are live than there are")
@@ -282,6 +298,9 @@ def void_change(r, entry):
     if record == cython.NULL:
         return RECORD_VOID
     kind: uint8_t = record.kind
+    if record.weighs:
+        r.section.bytes -= payload_bytes(record.message)
+        record.weighs = False
     _clear_record(r, record)
     record.kind = RECORD_VOID
     r.section.live -= 1
@@ -342,6 +361,7 @@ def put_value(r, family, key, value):
     record.status = family
     record.key = _copy_of(key)
     record.value = _copy_of(value)
+    r.section.bytes += key.size() + value.size()
     return record
 
 
@@ -389,7 +409,7 @@ def is_late(r):
         return False
     return (
         r.now_ms - r.section.began_ms >= _LATE_MS
-        or r.section.live >= SECTION_RECORDS
+        or is_batch(r.section.live, r.section.bytes)
         or r.section.captured.size() >= CAPTURED_BYTES_MAX // 4
     )
 
@@ -404,12 +424,14 @@ def hand_over(r):
         return False
     if r.section.live == 0 and r.committed + 1 == r.section.number:
         r.section.records.clear()
+        r.section.bytes = 0
         r.committed = r.section.number
         r.section.number += 1
         store_int(cython.address(r.unhanded), 0, RELAXED)
         return True
     store_int(cython.address(r.unhanded), 1, SEQ_CST)
-    if r.section.live < SECTION_RECORDS and not load_int(cython.address(r.common.journal_idle), SEQ_CST):
+    idle: cython.bint = load_int(cython.address(r.common.journal_idle), SEQ_CST)
+    if not idle and not is_batch(r.section.live, r.section.bytes):
         return False
     give_section(r)
     return False

@@ -32,7 +32,8 @@ cdef enum:   # families that RECORD_PUT and RECORD_DELETE name, in the order of 
     FAMILY_SESSION, FAMILY_SUBSCRIPTION, FAMILY_RECEIVED, FAMILY_SHARED
 
 cdef enum:
-    SECTION_RECORDS = 32768      # so many are a batch of their own
+    SECTION_RECORDS = 32768      # so many are a batch of their own,
+    SECTION_BYTES = 16 << 20     # and so many bytes: a cluster sends what it stores, and a slow disk takes its time
 
 cdef struct Record:
     uint8_t kind                 # RecordKind
@@ -43,6 +44,7 @@ cdef struct Record:
     bool moved                   # ADD: it comes from another queue, and is no new message
     bool spilled                 # ADD: the message is in the store alone
     bool served                  # PUT: a subscription of before, to which all that was retained has been sent
+    bool weighs                  # ADD, ELSEWHERE: its message is in Section.bytes, for this record alone
     uint64_t queue
     uint64_t sequence            # the entry's place
     MessageId id
@@ -55,6 +57,7 @@ cdef cppclass Section:            # what one reactor wants to have in the store,
     uint64_t number
     uint16_t reactor
     uint32_t live                # records that were not taken back
+    uint64_t bytes               # of messages and values that it writes; of what was taken back some may count still
     int64_t began_ms             # when the first record came
     uint64_t failures            # of the store, of which the reactor knew then
     vector[Record] records
