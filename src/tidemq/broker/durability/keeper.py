@@ -351,10 +351,10 @@ class Keeper:
         # not before all that was under way when publishers began to be refused has been undone: to take some
         # of it would be out of order, and to undo it later would refuse what came meanwhile, for ever
         if self.failure and self._drained >= DRAINED:
-            _log.warning("the store takes writes again")
-            self.failure = ""
-            self._logged.clear()
             self._access.refuse(QUOTA_EXCEEDED if self._full else 0)
+            _log.warning("the store takes writes again")
+            self.failure = ""  # last: readiness says that messages are taken when they are
+            self._logged.clear()
         if self._streams is not None:
             self._streams.publish()
         if not undone:
