@@ -154,6 +154,7 @@ class _Known:
         self.brokers: dict[int, set[str]] = {}  # by the message
         self.latest: dict[int, int] = {}
         self.crossed: dict[str, list[Split]] = {}  # by the client
+        self.connected: dict[tuple[int, str], set[str]] = {}  # brokers, by when and which client
         self.connections: dict[str, list[Connection]] = defaultdict(list)  # by the client
         for each in connections:
             self.connections[each.client].append(each)
@@ -265,8 +266,13 @@ class History:
 
     def brokers_at(self, at: int, client: str) -> set[str]:
         """To which a client was connected then."""
-        mine = self.connections_of(client)
-        return {each.broker for each in mine if each.accepted_at <= at <= each.ended_at}
+        known = self._as_it_is()
+        if (at, client) not in known.connected:
+            mine = known.connections[client]
+            known.connected[at, client] = {
+                each.broker for each in mine if each.accepted_at <= at <= each.ended_at
+            }
+        return known.connected[at, client]
 
     def is_sure(self, interest: Interest, message: Message) -> bool:
         """Whether the subscription was known where the message was sent, before it first was."""
@@ -278,8 +284,8 @@ class History:
         """Whether the subscription was there all the time from before the message was first sent; a group
         promises less.
         """
-        sure = delivery.at < interest.ending_at and self.is_sure(interest, delivery.message)
-        return sure and not interest.group and interest.wants(delivery.message)
+        wants = delivery.at < interest.ending_at and not interest.group and interest.wants(delivery.message)
+        return wants and self.is_sure(interest, delivery.message)  # which takes longer
 
     def explains(self, interest: Interest, delivery: Delivery) -> bool:
         """Whether the delivery may be due to the subscription."""
