@@ -407,16 +407,31 @@ def test_a_row_that_no_record_brought_is_a_difference(entries: int, is_busy: boo
     assert outcome.looks == (3 if is_busy else 1)
 
 
+class Witnessed:
+    """A node that is asked, and its store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = RocksDBStore(folder)
+        self.store.open()
+        self._said: SimpleQueue[bytes] = SimpleQueue()
+        self._node = witness.Witness(self.store, lambda _to, _kind, body: self._said.put(body))
+
+    def ask(self, question: Question) -> bytes:
+        self._node.hear(9, question.encode())
+        return self._said.get(timeout=WAIT_S)
+
+    def end(self, nonce: int, turn: int) -> None:
+        self._node.hear(9, Question(nonce, turn, END).encode())
+        self.store.close()
+
+
 def test_a_node_whose_store_was_closed_says_so(tmp_path: Path) -> None:
     """Also while it answers, and whether or not it may be asked again."""
-    store = RocksDBStore(tmp_path)
-    store.open()
-    said: SimpleQueue[bytes] = SimpleQueue()
-    node = witness.Witness(store, lambda _to, _kind, body: said.put(body))
+    node = Witnessed(tmp_path)
+    store = node.store
 
     def ask(question: Question) -> str:
-        node.hear(9, question.encode())
-        _, turn, problem, _ = decode("Q Q text bytes", said.get(timeout=WAIT_S))
+        _, turn, problem, _ = decode("Q Q text bytes", node.ask(question))
         assert turn == question.turn
         return str(problem)
 
@@ -428,31 +443,22 @@ def test_a_node_whose_store_was_closed_says_so(tmp_path: Path) -> None:
     assert "is not open" in ask(Question(2, 1, FREEZE))
     store.open()
     assert ask(Question(2, 2, FREEZE)) == ""
-    node.hear(9, Question(2, 3, END).encode())
-    store.close()
+    node.end(2, 3)
 
 
 def test_a_node_that_is_told_twice_to_freeze_stays_at_the_first_moment(tmp_path: Path) -> None:
     """Who asks may have the first answer already, and takes what is said of rows for that moment's."""
-    store = RocksDBStore(tmp_path)
-    store.open()
-    said: SimpleQueue[bytes] = SimpleQueue()
-    node = witness.Witness(store, lambda _to, _kind, body: said.put(body))
-
-    def ask(question: Question) -> bytes:
-        node.hear(9, question.encode())
-        return said.get(timeout=WAIT_S)
+    node = Witnessed(tmp_path)
 
     def look(turn: int) -> bytes:
-        answer = ask(Question(1, turn, CUT, KINDS.index(RETAINED)))
+        answer = node.ask(Question(1, turn, CUT, KINDS.index(RETAINED)))
         return bytes(decode("Q Q text bytes", answer)[3])
 
-    first = ask(Question(1, 1, FREEZE))
+    first = node.ask(Question(1, 1, FREEZE))
     nothing = look(2)
-    put(store, {9: 1}, {"t": b"1"})
-    assert ask(Question(1, 1, FREEZE)) == first
+    put(node.store, {9: 1}, {"t": b"1"})
+    assert node.ask(Question(1, 1, FREEZE)) == first
     assert look(2) == nothing
-    ask(Question(1, 3, FREEZE))
+    node.ask(Question(1, 3, FREEZE))
     assert look(4) != nothing
-    node.hear(9, Question(1, 5, END).encode())
-    store.close()
+    node.end(1, 5)

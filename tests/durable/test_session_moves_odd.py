@@ -29,7 +29,7 @@ from tidemq.engine import Replaying, SubscribeRequest
 
 if TYPE_CHECKING:
     from durable.conftest import Servers
-    from durable.nodes import Node
+    from durable.nodes import Node, Rows
 
 TAKEN_OVER = 0x8E
 BACKLOG = 128  # option of a subscription whose retained messages have not all been sent
@@ -300,16 +300,21 @@ def test_what_falls_due_while_a_session_is_handed_over_waits(
     wait_until(lambda: (b"c" in node.rows("session")) == (expiry_s > 1), "it has ended, or goes on")
 
 
+def handed_over(first: Node, second: Node) -> Rows:
+    """The rows of the session `c`, which the other node's store has from now on."""
+    assert first.access.release(b"c", keep=True)
+    wait_until(lambda: first.access.left, "it is handed over")
+    rows = first.session_rows("c").renumbered(second.access.new_queue())
+    second.write(rows.writes())
+    return rows
+
+
 def test_a_will_that_falls_due_on_the_way_goes_out_once(servers: Servers) -> None:
     first, second = two(servers)
     here = leave(first, expiry_s=3600, delay_s=1)
     there = connected(second, client_id="heir", **kept(5))
     there.subscribe("will", 1)
-    assert first.access.release(b"c", keep=True)
-    wait_until(lambda: first.access.left, "it is handed over")
-    rows = first.session_rows("c").renumbered(second.access.new_queue())
-    second.write(rows.writes())
-    assert second.adopt(rows)
+    assert second.adopt(handed_over(first, second))
     there.expect_message("will", b"gone", 1)
     here.expect_nothing()
 
@@ -321,10 +326,7 @@ def test_a_session_has_time_until_its_client_can_have_it(servers: Servers, comes
     leave(first, expiry_s=1, delay_s=1)
     there = connected(second, client_id="heir", **kept(5))
     there.subscribe("will", 1)
-    assert first.access.release(b"c", keep=True)
-    wait_until(lambda: first.access.left, "it is handed over")
-    rows = first.session_rows("c").renumbered(second.access.new_queue())
-    second.write(rows.writes())
+    rows = handed_over(first, second)
     time.sleep(1.5)
     assert second.adopt(rows, older_may_come=True)
     there.expect_nothing()

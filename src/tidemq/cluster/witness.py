@@ -71,9 +71,7 @@ class Witness:
         moment = self._moment
         if moment is not None and moment.is_alive():
             if (moment.nonce, moment.turn) == (question.nonce, question.turn):
-                moment.ask(
-                    question
-                )  # its answer may be on its way: what is said of rows must be of its moment
+                moment.ask(question)  # its answer may be on its way: what is said of rows is of that moment
                 return
             if source != moment.source:
                 self._refuse(source, question, f"{BUSY} {moment.source:016x} now")

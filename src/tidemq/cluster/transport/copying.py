@@ -104,7 +104,7 @@ class Copying:
         self._failure: Exception | None = None
         self._marks: deque[tuple[int, int]] = deque()  # number, sequence: where records are, oldest first
         self._fruitless = 0  # attempts without an acknowledgement
-        self._fruitful_at = 0.0  # the last of these; or what began without one
+        self._fruitless_since = 0.0  # when the first of them failed
         self._client: Client | None = None
         self._task: asyncio.Task[object] | None = None
 
@@ -182,7 +182,7 @@ class Copying:
     async def run(self, client: Client) -> None:
         """Until it is cancelled: a stream that takes nothing is no reason to give up the connection."""
         self._client, self._task = client, asyncio.current_task()
-        self._fruitless, self._fruitful_at, pause_s = 0, time.monotonic(), AGAIN_S
+        self._fruitless, pause_s = 0, AGAIN_S
         trimming = asyncio.create_task(self._trim_now_and_then())
         try:
             while True:
@@ -195,6 +195,8 @@ class Copying:
                     _log.exception("copies to %016x failed", self.to)
                     self._failure = error
                 self._teller.count("cluster_copies_resent")
+                if not self._fruitless:
+                    self._fruitless_since = time.monotonic()
                 self._fruitless += 1
                 pause_s = AGAIN_S if self._fruitless < 2 else min(pause_s * 2, AGAIN_S_MAX)
                 if self._fruitless > 2:
@@ -213,7 +215,7 @@ class Copying:
         number = 0
         try:
             stream = await find_stream(client, self._name, answer_s)
-            is_long = time.monotonic() - self._fruitful_at > self._patience.stuck_s
+            is_long = time.monotonic() - self._fruitless_since > self._patience.stuck_s
             if self._fruitless and is_long and isinstance(self._failure, _StuckError):
                 raise DamagedError("it takes nothing")
             if stream.messages:
@@ -223,7 +225,7 @@ class Copying:
             self._teller.count("cluster_copies_begun")
         except DamagedError:
             await delete_stream(client, self._name, answer_s)
-            self._fruitful_at = time.monotonic()
+            self._fruitless = 0
             stream = await make_stream(client, self._name, answer_s)
             self._teller.count("cluster_copies_damaged")
         self._begin(stream, number)
@@ -342,7 +344,7 @@ class Copying:
             if sent.number:
                 number = sent.number
                 self._mark(number, sent.sequence)
-        self._fruitless, self._fruitful_at = 0, time.monotonic()
+        self._fruitless = 0
         if number > self.copied:
             self.copied = number
             with self._lock:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from tidemq.broker.host.watched_files import FileVersion
 from tidemq.cluster.transport.settings import EXTRA, USER, Security, format_address, parse_address
 from tidemq.errors import ClusterError
 
@@ -117,6 +118,7 @@ class NatsServer:
         self._on_problem = on_problem
         self._host, self._port = host, port
         self._process: subprocess.Popen[bytes] | None = None
+        self._versions: list[FileVersion] = []  # of the files that it has read
         self._ready = threading.Event()
         self._stops = threading.Event()
         self._failure: Exception | None = None
@@ -184,7 +186,7 @@ class NatsServer:
         for old in folder.glob("*.ports"):
             old.unlink(missing_ok=True)
         listen = format_address(self._host, self._port or -1)
-        changed_at = self.settings.security.changed_at()
+        self._versions = self.settings.security.versions()  # before: what changes meanwhile is seen next time
         self._configure(listen)
         with _open_private(folder / "start.log") as words:
             command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launching.py"))]
@@ -195,7 +197,7 @@ class NatsServer:
         self._await_port()
         if self._stops.is_set():
             return
-        self._watch(folder / "jetstream", listen, changed_at)
+        self._watch(folder / "jetstream", listen)
 
     def _configure(self, listen: str) -> None:
         text = configuration(self.settings, listen, self.settings.security.read_password())
@@ -208,23 +210,26 @@ class NatsServer:
         try:
             self.settings.security.client_context()
             self._configure(listen)
-        except ClusterError as error:
+        except (ClusterError, OSError) as error:
             self._report(f"{error}; it goes on with what it has")
         else:
             self._process.send_signal(signal.SIGHUP)
 
-    def _watch(self, kept: Path, listen: str, changed_at: list[int]) -> None:
+    def _watch(self, kept: Path, listen: str) -> None:
         try:
             opened = os.open(kept, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError as error:
             raise ClusterError(f"{kept} was deleted") from error
         try:
             self._ready.set()
+            before = self._versions
             while not self._stops.wait(WATCH_S):
                 self._check_alive()
-                before, changed_at = changed_at, self.settings.security.changed_at()
-                if changed_at != before:
+                seen = self.settings.security.versions()
+                if seen == before != self._versions:  # else it is perhaps half written
+                    self._versions = seen
                     self._read_again(listen)
+                before = seen
                 # what is deleted under a running server it goes on writing to, and acknowledging
                 if not _is_at(opened, kept):
                     raise ClusterError(f"{kept} was deleted")

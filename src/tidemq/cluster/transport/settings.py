@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tidemq.broker.host.watched_files import FileVersion, file_version
 from tidemq.errors import ClusterError
 
 USER = "tidemq"  # of all nodes, at every server; the password is the cluster's
@@ -99,10 +100,10 @@ class Security:
                 "or ca, certificate and key"
             )
 
-    def changed_at(self) -> list[int]:
-        """When each file was written last, in nanoseconds; 0 for one that is not there."""
-        files = [each for each in (self.password_file, self.ca, self.certificate, self.key) if each]
-        return [each.stat().st_mtime_ns if each.exists() else 0 for each in files]
+    def versions(self) -> list[FileVersion]:
+        """Others when a file has changed."""
+        files = (self.password_file, self.ca, self.certificate, self.key)
+        return [file_version(each) for each in files if each is not None]
 
     def read_password(self) -> str:
         """The first line of the file; ClusterError where it cannot serve."""
