@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from cluster.transport.kit import Node, await_copied, connect, copies_at, record
 from waiting import wait_until
 
+from tidemq.cluster.transport import copying
 from tidemq.cluster.transport.frames import pack_copies, unpack_copies
 from tidemq.cluster.transport.server import MAX_PAYLOAD_BYTES
 from tidemq.cluster.transport.settings import Bounds
 from tidemq.errors import ClusterError, UsageError
+
+NO_RESOURCES = 10023  # of JetStream
 
 
 def records(numbers: range, size: int = 100) -> list[bytes]:
@@ -200,6 +204,24 @@ def test_a_server_that_loses_something_has_all_again(tmp_path: Path, how: str) -
         wait_until(lambda: len(copies_now(two, one)) == 300, "all copies")
         assert copies_at(two, one) == records(range(1, 301), 60_000)
         assert one.transport.counts["cluster_calls_failed"] == 0
+
+
+def test_a_stream_is_made_anew_when_it_has_taken_nothing_for_long_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long nothing was sent. A server without room stands for one whose disk is full: that one says
+    what it says of a stream that has lost its files.
+    """
+    monkeypatch.setattr(copying, "WRONG_SEQUENCE", NO_RESOURCES)
+    with Node(tmp_path, 1) as one, Node(tmp_path, 2, store_bytes_max=1 << 20) as two:
+        connect(one, two)
+        one.append(2, range(1, 13), 100_000)
+        await_copied(one, two, 12)
+        time.sleep(1.5 * one.transport.patience.stuck_s)
+        began = time.monotonic()
+        one.append(2, range(13, 15), 100_000)
+        wait_until(lambda: one.transport.counts["cluster_copies_damaged"], "it is made anew")
+        assert time.monotonic() - began > one.transport.patience.stuck_s
 
 
 def break_server(node: Node, how: str) -> None:
