@@ -332,6 +332,25 @@ def test_what_is_for_a_session_in_no_engine_waits_for_a_node_that_is_dead_and_is
     assert node.access.filters == {"a", "b"}, "the node wants it, too"
 
 
+def test_what_waits_for_a_node_may_wait_for_another_one_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node()
+    hold = node.neighbours.holding.hold
+    for incarnation in (TWO, THREE):
+        node.neighbours.meet(incarnation)
+    node.turn()
+    slots = {each: node.neighbours._nodes[each].slot for each in (TWO, THREE)}
+    hold("ann", TWO, ["b"])
+    node.turn()
+    changed: list[tuple[int, list[str], list[str]]] = []
+    monkeypatch.setattr(node.access, "change_filters", lambda *change: changed.append(change))
+    node.access.settled.clear()
+    assert not hold("ann", THREE, ["b"])
+    node.turn()
+    assert hold("ann", THREE, ["b"])
+    assert changed == [(slots[THREE], [], ["b"]), (slots[TWO], ["b"], [])], "never in between"
+    assert node.access.settled == [(slots[TWO], 0x80)]
+
+
 def test_a_session_is_taken_although_the_engine_takes_no_more_filters(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,6 +12,7 @@ from cluster.nodes import START_NS, begun, make_node
 
 from tidemq.cluster import orphans as orphans_module
 from tidemq.cluster.forms import encode
+from tidemq.cluster.node import Node
 from tidemq.cluster.operations import Stamp, Strike
 from tidemq.cluster.orphans import FIRST_S, LACKS_S, LOOK_S, Orphans
 from tidemq.cluster.rows import Rows, Session
@@ -25,9 +26,10 @@ class Links:
 
     def __init__(self) -> None:
         self.taken: list[int] = []  # of whom it was said that nobody waits for them
+        self.parted: list[int] = []
 
     def apart(self) -> list[int]:
-        return []
+        return self.parted
 
     def announce(self) -> int:
         return 1
@@ -122,6 +124,41 @@ def test_a_dead_node_has_more_sessions_when_records_come_from_another_side() -> 
     look()
     assert links.taken == [1, 1]
     assert not orphans.late
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_so_has_one_that_was_heard_for_a_moment(opened: bool) -> None:
+    """It was not opened to: what it wants does not count yet."""
+    one, two, three = (make_node(index, 3) for index in range(3))
+    links: Any = Links()
+    orphans = Orphans(two, links, lambda _: None, lambda: False, lambda: False, 0.0)
+    orphans.hear_last(1, 0)
+    now = FIRST_S + 1.0
+
+    def look(*there: Node) -> None:
+        nonlocal now
+        for _ in range(2):
+            now += LOOK_S + 0.1
+            for node, other in [(two, each) for each in there] + [(each, two) for each in there]:
+                other.hear(replace(node.beat(now, START_NS), wall_ns=START_NS), now)
+            orphans.advance(now, pauses=False)
+
+    look(three)
+    assert links.taken == [1]
+    links.parted = [1]
+    look(one, three)
+    assert not orphans.settled
+    links.parted = [] if opened else [1]
+    look(one, three)
+    now += two.members.suspect_s
+    look(three)
+    links.parted = [1]
+    two.receive(one.write([begun("ann", one.stamp())]).encoded)
+    orphans.advance(now, pauses=False)
+    assert list(orphans.late) == ([] if opened else [1])
+    since = dict(orphans.late)
+    look(three)
+    assert orphans.late == since
 
 
 def test_a_dead_node_whose_records_are_lost_can_be_forgotten(caplog: pytest.LogCaptureFixture) -> None:

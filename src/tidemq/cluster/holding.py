@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from tidemq.errors import RefusedError, UsageError
@@ -50,8 +51,9 @@ class Holding:
     def hold(self, client: str, node: int, filters: list[str]) -> bool:
         """As in `Links`."""
         with self._lock:
-            if client in self._wanted:
-                return client in self._held
+            wanted = self._wanted.get(client)
+            if wanted is not None and wanted[0] == node:
+                return self._held.get(client) == wanted
             self._wanted[client] = node, filters
         self._access.poke()
         return False
@@ -65,21 +67,29 @@ class Holding:
     def turn(self) -> None:
         """Tells the engine what has changed."""
         with self._lock:
-            over = {each: self._held.pop(each) for each in list(self._held) if each not in self._wanted}
-            begin = {each: held for each, held in self._wanted.items() if each not in self._held}
-        for incarnation, filters in over.values():
+            before, now = self._held, dict(self._wanted)
+        if now == before:
+            return
+        for client, (incarnation, filters) in now.items():
             node = self._nodes.get(incarnation)
-            if node is not None:
-                kept = {text for other, held in self._held.values() if other == incarnation for text in held}
-                gone = [text for text in filters if text not in kept and text not in node.wanted]
-                self._access.change_filters(node.slot, gone, [])
-                self._access.settle(node.slot, _REFUSED)
-        for incarnation, filters in begin.values():
-            node = self._nodes.get(incarnation)
-            if node is not None:
+            if node is not None and before.get(client) != now[client]:
                 self._begin(node, filters)
         with self._lock:
-            self._held.update(begin)
+            self._held = now
+        self._end([held for client, held in before.items() if now.get(client) != held])
+
+    def _end(self, over: Iterable[tuple[int, list[str]]]) -> None:
+        gone: defaultdict[int, set[str]] = defaultdict(set)
+        for incarnation, filters in over:
+            gone[incarnation].update(filters)
+        for incarnation, filters in self._held.values():
+            if incarnation in gone:
+                gone[incarnation].difference_update(filters)
+        for incarnation, those in gone.items():
+            node = self._nodes.get(incarnation)
+            if node is not None:
+                self._access.change_filters(node.slot, list(those.difference(node.wanted)), [])
+                self._access.settle(node.slot, _REFUSED)
 
     def _begin(self, node: Waited, filters: list[str]) -> None:
         try:

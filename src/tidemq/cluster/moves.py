@@ -38,7 +38,7 @@ from tidemq.cluster.contests import Contests
 from tidemq.cluster.conversion import Conversion
 from tidemq.cluster.departures import GONE, KEPT, LATE, YIELD, Departures
 from tidemq.cluster.forms import decode, encode
-from tidemq.cluster.interest import matched_filter
+from tidemq.cluster.held_sessions import HeldSessions
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import next_in_ring
 from tidemq.cluster.move_states import Asker, Begun, Come, Coming, Round, Visits, clocks_of
@@ -99,7 +99,6 @@ class Moves:
         self._changed: deque[str] = deque()  # clients for whom something has come
         self._round = Round()  # and all that wait
         self._begun: dict[str, Begun] = {}  # by client
-        self._held: set[str] = set()  # clients, for as long as what is published for them waits
         self._come: dict[str, Come] = {}
         self._come_round = Round()
         self._new: list[Come] = []  # of which nobody knows
@@ -124,6 +123,7 @@ class Moves:
         self._pauses = False
         self.keeps_none = False  # this node leaves, and takes no sessions
         self.counts: Counter[str] = Counter()
+        self._held = HeldSessions(node, links, self.counts)
 
     @property
     def is_quiet(self) -> bool:
@@ -160,9 +160,7 @@ class Moves:
         begun, self._conversion.begun = self._conversion.begun, []
         for client in begun:
             self.share(client)
-        for client in self._held.difference(self._coming):
-            self._held.discard(client)
-            self._links.let_go(client)
+        self._held.advance(self._coming)
         others = [each for each in self._node.members.live(now) if each != self._node.incarnation]
         self._begun = {}
         self._pauses = pauses
@@ -304,10 +302,7 @@ class Moves:
         """
         if live and home not in self._links.apart():
             return True
-        self.counts["cluster_sessions_held"] += client not in self._held
-        self._held.add(client)
-        filters = [matched_filter(each) for each, _ in self._node.rows.filters(client)]
-        return self._links.hold(client, home, [each for each in filters if not each.startswith("$share/")])
+        return self._held.hold(client, home)
 
     def _begin_all(self) -> None:
         """One batch for all whose time has come; then the engine has them, or hears that it may go on."""
@@ -537,4 +532,4 @@ class Moves:
         self._comes(client).is_orphan = True
         standing = self._node.rows.standing(client)
         if standing is not None and standing.home in self.orphans.late:
-            self._is_held(client, standing.home, live=False)  # what that node wants is not known any more
+            self._held.hold(client, standing.home)  # what that node wants is not known any more

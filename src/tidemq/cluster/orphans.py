@@ -47,6 +47,8 @@ class Orphans:
         self._brought: set[int] = set()  # dead nodes of which all that were found have been brought
         self._said: set[int] = set()  # those of which the log has it
         self._settled: set[int] = set()  # dead nodes that have none any more
+        # nodes that were, and are heard again, or were; what they want does not count here yet
+        self._unopened: set[int] = set()
         self._lacking: dict[int, float] = {}  # those of which records are missing, and since when
         self._given_up: set[int] = set()  # those of which they do not come, and no session is known
         self._took: dict[int, int] = {}  # those whose sessions came here: when all know, by `announce`
@@ -87,6 +89,9 @@ class Orphans:
         dead, live = self._dead(now), self._node.members.live(now)
         for each in [each for each in self._waiting if each not in dead]:
             del self._waiting[each]
+        self._unopened |= self._settled.difference(dead)
+        if self._unopened:
+            self._unopened.intersection_update(self._links.apart())
         for those in (self._brought, self._said, self._settled, self._told, self._given_up):
             those.intersection_update(dead)
         self._lacking = {each: since for each, since in self._lacking.items() if each in dead}
@@ -118,7 +123,8 @@ class Orphans:
         """Nodes that were on another side of a split know of sessions that a dead one had there, or has taken
         there, when those that were known here had gone on elsewhere.
         """
-        for each in [each for each in self._settled if self._node.rows.count_at(each)]:
+        doubtful = self._settled | self._unopened.intersection(dead).difference(self.late)
+        for each in [each for each in doubtful if self._node.rows.count_at(each)]:
             for those in (self._settled, self._brought, self._told):
                 those.discard(each)
             self._took.pop(each, None)
