@@ -11,7 +11,6 @@ from cluster.nodes import begun, make_node
 
 from tidemq.cluster import operations as ops
 from tidemq.cluster.held_sessions import HeldSessions
-from tidemq.cluster.node import Node
 
 ONE, TWO, THREE = 1, 2, 3
 
@@ -52,9 +51,9 @@ class Here:
         assert not self.held.hold("ann", ONE)
         assert self.links.held == [("ann", ONE, ["a/#"])]
 
-    def move(self, node: Node, home: int) -> None:
+    def move(self, home: int) -> None:
         """Ann's session is at home there."""
-        row = node.rows.sessions.get("ann", None)
+        row = self.node.rows.sessions.get("ann", None)
         assert row is not None
         self.node.write([replace(row.row, epoch=self.node.stamp(), home=home, begins=False)])
 
@@ -88,7 +87,7 @@ def test_until_it_has_come_or_does_not(here: Here) -> None:
 
 
 def test_not_where_it_is_here(here: Here) -> None:
-    here.move(here.node, TWO)
+    here.move(TWO)
     here.held.advance({})
     assert here.links.gone == ["ann"]
 
@@ -103,7 +102,7 @@ def test_not_where_it_has_ended(here: Here) -> None:
 
 def test_it_waits_for_its_next_home(here: Here) -> None:
     """The one before may be opened to first."""
-    here.move(here.node, THREE)
+    here.move(THREE)
     here.held.advance({})
     here.links.parted = {THREE}
     here.held.advance({})

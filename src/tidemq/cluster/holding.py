@@ -3,7 +3,8 @@
 A node may take a session again of which its engine still has what was there before another node took it. The
 engine forgets that, and then reads the session. Where the other node is not reached, what is published in
 between would be nobody's. So it waits for that node, as what goes to a node that does not answer; when the
-session is there it is refused, and its publishers send it again.
+session is there, or may stay where it is (`held_sessions.py`), it is refused, and its publishers send it
+again.
 """
 
 from __future__ import annotations

@@ -30,11 +30,14 @@ class Links(Protocol):
 
     def hold(self, client: str, incarnation: int, filters: list[str]) -> bool:
         """What is published for a client's session is to wait for its home, as this node's engine forgets
-        what it has of it: whether it does by now. It is asked until then.
+        what it has of it: whether it does by now. It is asked until then. Where that is another home than
+        before, it waits for that one.
         """
 
     def let_go(self, client: str) -> None:
-        """The engine has the session, or will not have it: what has waited is refused."""
+        """The engine has the session, or will not have it and its home is opened to: what has waited is
+        refused.
+        """
 
     def open(self, incarnation: int) -> None:
         """All that one would miss that begins anew is known here: they go on."""

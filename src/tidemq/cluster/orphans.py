@@ -47,7 +47,7 @@ class Orphans:
         self._brought: set[int] = set()  # dead nodes of which all that were found have been brought
         self._said: set[int] = set()  # those of which the log has it
         self._settled: set[int] = set()  # dead nodes that have none any more
-        # nodes that were, and are heard again, or were; what they want does not count here yet
+        # nodes that had none any more when they were heard again: until what they want counts here
         self._unopened: set[int] = set()
         self._lacking: dict[int, float] = {}  # those of which records are missing, and since when
         self._given_up: set[int] = set()  # those of which they do not come, and no session is known
@@ -121,7 +121,8 @@ class Orphans:
 
     def _see_who_is_late(self, dead: Collection[int], now: float) -> None:
         """Nodes that were on another side of a split know of sessions that a dead one had there, or has taken
-        there, when those that were known here had gone on elsewhere.
+        there, when those that were known here had gone on elsewhere; also where it was heard meanwhile, too
+        short a time to go on.
         """
         doubtful = self._settled | self._unopened.intersection(dead).difference(self.late)
         for each in [each for each in doubtful if self._node.rows.count_at(each)]:
