@@ -18,6 +18,7 @@ from conformance.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, acknow
 from waiting import until
 
 from tidemq.client import Properties
+from tidemq.cluster import departures
 from tidemq.store.rows import BACKLOG
 
 SUSPECT_S = 1.0
@@ -287,6 +288,34 @@ async def test_who_begins_anew_ends_what_the_other_side_has_from_before(nodes: N
     nodes.links.cut.clear()
     await until(lambda: nodes.agree("one", "two"))
     await until(lambda: {home(nodes, name) for name in ("one", "two")} == {0})
+
+
+@pytest.mark.parametrize("goes_on_at", ["one", "two"])
+async def test_what_is_published_as_nodes_hear_of_each_other_reaches_who_began_anew(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, goes_on_at: str
+) -> None:
+    """Neither side knew the session of the other. That which gives way takes messages for it until what is
+    published there reaches its home.
+    """
+    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
+    gives_way = {"one": "two", "two": "one"}[goes_on_at]
+    there = nodes.keepers[goes_on_at].node.incarnation
+    nodes.links.cut.add(nodes.keepers["one"].node.incarnation)
+    ann = await connect(nodes, gives_way)
+    await asyncio.to_thread(ann.subscribe, "a/#", qos=1)
+    await publish_all(nodes.brokers[gives_way], "a/1", [b"before"])
+    ann = await connect(nodes, goes_on_at)
+    moves = nodes.keepers[gives_way].moves
+    monkeypatch.setattr(moves.departures._links, "apart", lambda: {there})
+    nodes.links.cut.clear()
+    await until(lambda: {home(nodes, name) for name in ("one", "two")} == {there}, "it goes on there")
+    assert (await asyncio.to_thread(ann.expect, PUBLISH)).payload == b"before"
+    await asyncio.sleep(2 * departures.LINGER_S)
+    await publish_all(nodes.brokers[gives_way], "a/1", [b"meanwhile"])
+    assert (await asyncio.to_thread(ann.expect, PUBLISH)).payload == b"meanwhile"
+    monkeypatch.undo()
+    await until(lambda: not moves.departures.still_takes("ann"))
+    await until(lambda: nodes.agree("one", "two"))
 
 
 async def go_elsewhere(nodes: Nodes) -> None:

@@ -150,9 +150,11 @@ class Conversion:
         return (self._connected[client], epoch) if epoch is not None else None
 
     def has_ended(self, client: str) -> bool:
-        """Whether the session that the engine has is over, whatever its client has elsewhere by now."""
+        """Whether the session that the engine has is over, whatever its client has elsewhere by now. One goes
+        on in another that began where it was not known: what is taken for it here is that one's.
+        """
         rank = self.rank(client)
-        ends = (end.over for _, end in self._rows.ends.of(client))
+        ends = (end.over for _, end in self._rows.ends.of(client) if end.known is not None)
         return rank is not None and any(over is not None and over[0] >= rank[0] for over in ends)
 
     def convert(
