@@ -161,6 +161,32 @@ async def test_a_client_that_is_connected_all_the_time_stays_where_it_is(nodes: 
     await until(lambda: nodes.agree("one", "two"))
 
 
+async def test_what_is_in_flight_as_a_connection_ends_goes_on_where_it_was(nodes: Nodes) -> None:
+    """The other side has taken the session, and its client was not there. Found by a run of three nodes."""
+    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
+    one, two = (nodes.keepers[each].node.incarnation for each in ("one", "two"))
+    ann = await connect(nodes, "one")
+    await asyncio.to_thread(ann.subscribe, "a/#", qos=2)
+    await until(lambda: nodes.agree("one", "two"))
+    nodes.links.cut.add(one)
+    await until(lambda: home(nodes, "two") == two, "it is taken over")
+    await publish_all(nodes.brokers["one"], "a/1", [b"released"], qos=2)
+    released = await asyncio.to_thread(ann.expect, PUBLISH)
+    await asyncio.to_thread(ann.send, acknowledge(PUBREC, released.packet_id))
+    await asyncio.to_thread(partial(ann.expect, PUBREL, packet_id=released.packet_id))
+    await asyncio.to_thread(ann.drop)
+    await until(lambda: not nodes.keepers["one"]._access.is_online(b"ann"))
+    nodes.links.cut.clear()
+    await until(lambda: {home(nodes, name) for name in ("one", "two")} == {one}, "it is where it was")
+    await until(lambda: nodes.agree("one", "two"))
+    ann = await connect(nodes, "two")
+    await asyncio.to_thread(partial(ann.expect, PUBREL, packet_id=released.packet_id))
+    await asyncio.to_thread(ann.send, acknowledge(PUBCOMP, released.packet_id))
+    await publish_all(nodes.brokers["one"], "a/1", [b"later"])
+    assert (await asyncio.to_thread(ann.expect, PUBLISH)).payload == b"later"
+    await asyncio.to_thread(ann.expect_nothing)
+
+
 async def test_a_subscription_is_not_lost_to_a_later_one_of_a_session_that_has_ended(nodes: Nodes) -> None:
     """The client begins anew on one side, and is connected to the other one with its old session still."""
     await nodes.meet("one", "two", suspect_s=SUSPECT_S)

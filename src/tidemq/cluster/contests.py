@@ -3,7 +3,8 @@
 That of the client's last CONNECT goes on, or else what was made of it last (`applying.py`), with one
 exception. Where a node is not heard any more another one takes its sessions, whose clients may be connected
 to it all the time: on both sides of a split. When it hears of that it takes them back as they were. Else
-each split would disconnect all clients, and what was in flight to them would come again.
+each split would disconnect all clients, and what was in flight to them would come again. So it would to a
+client whose connection has just ended.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Contests:
 
     def keep_connected(self, now: float) -> None:
         """Sessions that other nodes have taken without their clients, who are connected here and have not
-        been anywhere else, stay here: as they were, under higher epochs of the same CONNECT.
+        been anywhere else, stay here: as they were, under higher epochs of the same CONNECT. So do those
+        whose connection here was their last one and has ended, with something in flight: it would come again.
         """
         self._forget_kept(now)
         overruled, kept = self._node.applier.overruled, []
@@ -76,7 +78,10 @@ class Contests:
         if leaves or departures.is_forgetting(client) or (client, now.home) in self._kept:
             return False
         ours = self._conversion.epoch(client) == before.epoch and before.epoch < now.epoch
-        return ours and now.connected == before.connected and self._access.is_online(client.encode())
+        if not ours or now.connected != before.connected:
+            return False
+        flies = bool(before.flights) and before.connected.incarnation == self._node.incarnation
+        return flies or self._access.is_online(client.encode())
 
     def _forget_kept(self, now: float) -> None:
         """No node takes a session of one that it has heard within `cluster_suspect_s`."""
