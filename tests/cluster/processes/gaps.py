@@ -265,6 +265,7 @@ GAPS = (
             "session lost",
             "stray",
             "quality",
+            "came back",
         ),
         _it_was_on_both_sides,
     ),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from cluster.processes.gaps import excuse
-from crash.history import Connection, Delivery, History, Interest, Message, Split, judge
+from crash.history import Connection, Delivery, History, Interest, Message, Split, judge, judge_returns
 
 ONE, TWO = "broker 1", "broker 2"
 
@@ -110,6 +110,20 @@ def test_twice_is_excused_to_who_was_on_both_sides(moves: str, kinds: list[str])
     story.meet()
     story.deliver(message)
     assert story.kinds() == kinds
+
+
+@pytest.mark.parametrize(("moves", "kinds"), [("nobody", ["came back", "twice"]), ("s", [])])
+def test_what_comes_again_late_is_excused_to_who_was_on_both_sides(moves: str, kinds: list[str]) -> None:
+    """What was in flight on one side comes again when the client stays long enough, maybe after a death."""
+    story = Story()
+    story.subscribe()
+    message = story.publish()
+    story.deliver(message)
+    story.connect(moves, TWO)
+    story.meet()
+    story.deliver(message)
+    judge_returns(story.history, 1, "the death of two")
+    assert sorted(story.kinds()) == kinds
 
 
 @pytest.mark.parametrize(("broker", "kinds"), [(ONE, ["twice"]), (TWO, [])])
