@@ -260,3 +260,60 @@ def test_a_struck_node_without_sessions_costs_no_look_at_those_of_others(
         orphans.advance(FIRST_S + 0.1 * turn, pauses=False)
         assert len(brought) == 8 * turn
         assert looks <= 8 * turn + 1
+
+
+def test_what_is_heard_of_a_dead_node_after_it_was_searched_is_found() -> None:
+    """Also while it is waited for what others know of its sessions: nobody waits for it any more."""
+    one, two, three = (make_node(index, 3) for index in range(3))
+    brought: list[str] = []
+    links: Any = Links()
+    orphans = Orphans(two, links, brought.append, lambda: False, lambda: False, 0.0)
+    orphans.hear_last(1, 0)
+    now = FIRST_S + 1.0
+
+    def look(seconds: float = LOOK_S + 0.1) -> None:
+        nonlocal now
+        for _ in range(2):
+            now += seconds
+            for node, other in ((two, three), (three, two)):
+                other.hear(replace(node.beat(now, START_NS), wall_ns=START_NS), now)
+            orphans.advance(now, pauses=False)
+
+    def hear_of(client: str) -> None:
+        two.receive(one.write([begun(client, one.stamp())]).encoded)
+
+    look()
+    hear_of("ann")
+    orphans.hear_of("ann")
+    assert brought == ["ann"]
+    look(0.0)
+    brought.clear()
+    hear_of("eve")  # and it is not told
+    look(0.0)
+    assert brought == []
+    look()
+    assert set(brought) == {"ann", "eve"}
+    orphans.hear_of("nobody")
+    two.write([replace(begun("ann", two.stamp(), 2), begins=False)])
+    brought.clear()
+    orphans.hear_of("ann")
+    assert brought == []
+
+
+def test_it_is_searched_before_this_node_opens_to_others() -> None:
+    """As long as sessions are not found of a node for which nobody waits any more."""
+    one, two, three = (make_node(index, 3) for index in range(3))
+    links: Any = Links()
+    orphans = Orphans(two, links, lambda _: None, lambda: False, lambda: False, 0.0)
+    orphans.hear_last(1, 0)
+    now = FIRST_S + 1.0
+    for _ in range(2):
+        now += LOOK_S + 0.1
+        for node, other in ((two, three), (three, two)):
+            other.hear(replace(node.beat(now, START_NS), wall_ns=START_NS), now)
+        orphans.advance(now, pauses=False)
+    two.receive(one.write([begun("ann", one.stamp())]).encoded)
+    orphans.advance(now, pauses=False)
+    assert orphans.is_searching
+    orphans.advance(now, pauses=False)
+    assert not orphans.is_searching

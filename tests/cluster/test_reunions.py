@@ -75,8 +75,8 @@ class Here:
         others = {each: (1, True) for each in (1, 2, 3) if each != who}
         self.members.hear(beat(who, **{"peers": others, "wall_ns": START_NS, **said}), now)
 
-    def advance(self, now: float) -> None:
-        self.reunions.advance(now)
+    def advance(self, now: float, *, opens: bool = True) -> None:
+        self.reunions.advance(now, opens=opens)
 
 
 @pytest.fixture
@@ -106,6 +106,8 @@ def test_it_goes_on_when_all_have_met_and_what_they_did_is_applied(here: Here) -
     assert here.links.opened == []
     here.links.met = {2, 3}
     here.hear(3, 2.1, number=9)  # what came later is not waited for
+    here.advance(2.2, opens=False)
+    assert here.links.opened == []
     here.advance(2.2)
     assert (here.links.opened, here.reunions.passed_over()) == ([2], [])
 

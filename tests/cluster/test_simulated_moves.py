@@ -126,7 +126,7 @@ PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, str, int]] = {
     what_is_held_is_kept: ("stuck", "moves", 0),
     old_homes_do_not_ask: ("stuck", "_kill", 0),
     what_was_taken_without_a_word_is_forgotten_at_once: ("lost", "", 2025),
-    nodes_that_meet_again_go_on_where_they_were: ("lost", "", 325),
+    nodes_that_meet_again_go_on_where_they_were: ("lost", "", 3100),
     a_connect_that_was_given_up_counts: ("driven away", "_stand", 0),
 }
 

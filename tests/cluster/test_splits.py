@@ -19,6 +19,7 @@ from waiting import until
 
 from tidemq.client import Properties
 from tidemq.cluster import departures
+from tidemq.cluster.operations import Stamp
 from tidemq.store.rows import BACKLOG
 
 SUSPECT_S = 1.0
@@ -555,3 +556,26 @@ async def test_what_waits_is_sent_although_more_has_come_and_gone_on_the_other_s
     await until(lambda: nodes.agree("one", "two"))
     async with client(nodes.brokers["two"], "ann") as ann:
         assert await receive(ann) == b"waits"
+
+
+def last_connect(nodes: Nodes, name: str) -> Stamp:
+    """That of ann's session, as a node knows."""
+    session = nodes.ask(name, lambda keeper: keeper.rows.sessions.get("ann", None))
+    return session.row.connected if session is not None else Stamp(0, 0)
+
+
+async def test_a_session_is_taken_again_as_its_dead_home_is_heard_to_have_had_its_client_later(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its last records are read when its sessions have been taken already; nothing is searched for."""
+    ann, one, two = await begin_split(nodes)
+    await asyncio.to_thread(ann.disconnect)
+    await until(lambda: home(nodes, "two") == two, "it is taken over")
+    await connect(nodes, "one")
+    await until(lambda: last_connect(nodes, "one") > last_connect(nodes, "two"))
+    monkeypatch.setattr(nodes.keepers["two"].moves.orphans, "advance", lambda *_, **__: None)
+    record = nodes.keepers["one"].node.record
+    texts = nodes.ask("one", lambda keeper: [record(one, each) for each in range(1, keeper.node.durable + 1)])
+    nodes.keepers["two"].inbox.take_fetched(two, [each for each in texts if each is not None])
+    await until(lambda: last_connect(nodes, "one") == last_connect(nodes, "two"))
+    await until(lambda: home(nodes, "two") == two, "it is taken again")

@@ -155,7 +155,8 @@ class Moves:
 
     def advance(self, now: float, *, pauses: bool) -> None:
         """Does what can be done now. `pauses`: no client gets a session that there is, nor does this node."""
-        self.reunions.advance(now)
+        self.orphans.advance(now, pauses=pauses)
+        self.reunions.advance(now, opens=not self.orphans.is_searching)
         self.departures.advance(now)
         begun, self._conversion.begun = self._conversion.begun, []
         for client in begun:
@@ -181,7 +182,6 @@ class Moves:
         self.departures.release_handed(now, self._come)
         self._sharing.advance(now)
         self._unattended.advance()
-        self.orphans.advance(now, pauses=pauses)
 
     def _due(self) -> Iterator[str]:
         """Clients for whom something has come, then others that wait, as many as are looked at at once."""

@@ -57,6 +57,13 @@ class Orphans:
         self.mine: list[int] = []  # dead nodes whose sessions and queues are this node's to take
 
     @property
+    def is_searching(self) -> bool:
+        """Whether what is published may be nobody's, as sessions are not found yet that are known here, of
+        nodes for which nobody waits any more.
+        """
+        return any(each in self.mine and each not in self._brought for each in self.late)
+
+    @property
     def settled(self) -> Collection[int]:
         """Dead nodes whose sessions are all elsewhere by now, as far as that will ever be known."""
         return self._settled | self._given_up
@@ -68,6 +75,14 @@ class Orphans:
         dead: int = decode("Q", body)[0]
         if not self._node.rows.count_at(dead):
             self._told.add(dead)
+
+    def hear_of(self, client: str) -> None:
+        """A record of another node says something of a session. If it is at home on a dead node it comes at
+        once, whether that one was searched before or not: nobody may wait for it any more.
+        """
+        standing = self._node.rows.standing(client)
+        if standing is not None and standing.home in self.mine:
+            self._bring(client)
 
     def hear_last(self, incarnation: int, number: int) -> None:
         """This node's own server has copies up to this record of a node; 0: none. What is missing here is
@@ -104,6 +119,9 @@ class Orphans:
                 self._take_over(each)
         if now - self._looked_at > LOOK_S:
             self._looked_at = now
+            for each in self.mine:
+                if each in self._brought and not self._brings():
+                    self._search_again(each)
             if self._leaves():
                 # a session does not leave while its client is owed an answer, which a dead node owes us
                 for each in dead:
@@ -163,6 +181,12 @@ class Orphans:
         for client in found:
             self._bring(client)
 
+    def _search_again(self, dead: int) -> None:
+        """Sessions that came too late to be found are found now, or that could not be taken."""
+        if self._node.rows.count_at(dead):
+            self._waiting.pop(dead, None)
+            self._brought.discard(dead)
+
     def _settle(self, dead: list[int]) -> None:
         """Nobody waits for a dead node any more when the last of its sessions is at home elsewhere, and this
         node knows what its new home wants. Until then what is published waits for the dead one, and is then
@@ -172,8 +196,7 @@ class Orphans:
             if each not in self._told and (each not in self._brought or self._brings()):
                 continue  # there are some, or another node takes them: they need not be looked for
             if self._node.rows.count_at(each):
-                self._waiting.pop(each, None)  # what came too late to be found is found now
-                self._brought.discard(each)
+                self._search_again(each)
             elif each in self._told or self._has_told(each):
                 self._settled.add(each)
                 self._links.taken_over(each)

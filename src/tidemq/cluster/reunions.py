@@ -75,8 +75,10 @@ class Reunions:
     def _others(self, now: float) -> list[int]:
         return [each for each in self._node.members.live(now) if each != self._node.incarnation]
 
-    def advance(self, now: float) -> None:
-        """Parts with nodes that are not heard any more, opens to those that are heard again."""
+    def advance(self, now: float, *, opens: bool) -> None:
+        """Parts with nodes that are not heard any more, opens to those that are heard again; not before it
+        `opens`, or after `MEET_S`.
+        """
         members, there = self._node.members, set(self._others(now))
         silent = set(members.incarnations) - there - {self._node.incarnation}
         for each in silent - self._silent:
@@ -88,7 +90,7 @@ class Reunions:
             beats = [member.beat for member in members.known()]
             self._reach = {beat.incarnation: beat.number for beat in beats if beat.incarnation in there}
         self._back = back
-        knows_all = bool(back) and self._knows_all(now)
+        knows_all = opens and bool(back) and self._knows_all(now)
         if knows_all or (back and now - self._back_at > MEET_S):
             if not knows_all:
                 _log.warning("not all nodes have said what they want: what is published here may miss them")

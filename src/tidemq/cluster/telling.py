@@ -77,6 +77,7 @@ class Telling:
         """
         for client in dict.fromkeys(changes.sessions):
             self._moves.departures.moved(client)
+            self._moves.orphans.hear_of(client)
         for client in dict.fromkeys(changes.forked):
             self._moves.share(client)
         for topic, at in changes.retained.items():

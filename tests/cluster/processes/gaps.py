@@ -68,26 +68,38 @@ def _its_node_was_killed(history: History, failure: Failure) -> bool:
 
 def _it_was_under_way_as_its_session_ended(history: History, failure: Failure) -> bool:
     """Whether the message was sent, and more or less not yet acknowledged, when its node can have heard that
-    the client has ended its session: at once, or when nodes met that had been split.
+    the client has ended its session: when nodes met that had been split, and at QoS 2 at once.
     """
     message = failure.message
     if message is None:
         return False
-    for end in history.connections_of(failure.client):
-        if not end.clean:
-            continue
-        heard = [(end.asked_at, end.ended_at)] if message.qos == 2 else []
-        heard += [
-            (each.ended_at, each.met_at)
-            for each in history.splits
-            if each.at <= end.accepted_at and end.asked_at < each.met_at
-        ]
-        for begin, over in heard:
-            sent_s = _seconds(history, message.sent_at)
-            until_s = _seconds(history, message.acknowledged_at) + ENDING_S
-            if sent_s < _seconds(history, over) + HEARD_S and until_s > _seconds(history, begin):
-                return True
-    return False
+    ends = [each for each in history.connections_of(failure.client) if each.clean]
+    heard = [(end.asked_at, end.ended_at) for end in ends if message.qos == 2]
+    heard += [
+        (each.ended_at, each.met_at)
+        for end in ends
+        for each in history.splits
+        if each.at <= end.accepted_at and end.asked_at < each.met_at
+    ]
+    return _was_sent_as_it_was_heard(history, message, heard)
+
+
+def _its_session_began_anew_at_once(history: History, failure: Failure) -> bool:
+    """Whether the message was sent, and more or less not yet acknowledged, as the client ended its session by
+    a CONNECT that begins another one, and the nodes heard of both.
+    """
+    message, ends = failure.message, [each for each in history.connections_of(failure.client) if each.clean]
+    heard = [(each.asked_at, each.accepted_at) for each in ends]
+    return message is not None and _was_sent_as_it_was_heard(history, message, heard)
+
+
+def _was_sent_as_it_was_heard(history: History, message: Message, heard: list[tuple[int, int]]) -> bool:
+    sent_s = _seconds(history, message.sent_at)
+    until_s = _seconds(history, message.acknowledged_at) + ENDING_S
+    return any(
+        sent_s < _seconds(history, over) + HEARD_S and until_s > _seconds(history, begin)
+        for begin, over in heard
+    )
 
 
 def _seconds(history: History, at: float) -> float:
@@ -244,6 +256,11 @@ GAPS = (
         "**A session that ends while messages are on their way to it**",
         ("stray", "quality"),
         _it_was_under_way_as_its_session_ended,
+    ),
+    Gap(
+        "**A session that ends and begins anew at once**",
+        ("stray", "quality"),
+        _its_session_began_anew_at_once,
     ),
     Gap("**UNSUBSCRIBE soon after a session has moved**", ("stray", "quality"), _its_session_moved),
     Gap(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from cluster.processes.gaps import excuse
+from cluster.processes.gaps import ENDING_S, excuse
 from crash.history import Connection, Delivery, History, Interest, Message, Split, judge, judge_returns
 
 ONE, TWO = "broker 1", "broker 2"
@@ -108,6 +108,22 @@ def test_twice_is_excused_to_who_was_on_both_sides(moves: str, kinds: list[str])
     story.deliver(message)
     story.connect(moves, TWO)
     story.meet()
+    story.deliver(message)
+    assert story.kinds() == kinds
+
+
+@pytest.mark.parametrize(("later_s", "kinds"), [(0.0, []), (ENDING_S, ["stray"])])
+def test_what_is_sent_as_a_session_begins_anew_may_come_to_that(later_s: float, kinds: list[str]) -> None:
+    story = Story()
+    story.meet()
+    interest = story.subscribe()
+    story.connect("s", ONE)
+    story.history.connections[-1].clean = True
+    interest.ending_at = interest.ended_at = interest.discarded_at = story.history.connections[-1].accepted_at
+    story.connect("s", ONE)
+    story.history.started_s -= later_s
+    message = story.publish()
+    message.qos = 1
     story.deliver(message)
     assert story.kinds() == kinds
 
