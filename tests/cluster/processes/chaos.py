@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from cluster.processes.gaps import CUT, SILENT, SPLIT
+from cluster.processes.gaps import CUT, FULL, SILENT, SPLIT
 from cluster.processes.nodes import MEET_S, WATCH_S, Node, Nodes
 from crash.actors import Course
 from crash.history import NEVER, Fault, Split
@@ -173,12 +173,12 @@ class Chaos:
         """Now and then it is killed meanwhile."""
         assert node.disk is not None
         node.disk.tell(full=1)
-        self.history.fault("has a full disk", node.name)
+        fault = self.history.begin_fault(FULL, node.name)
         await asyncio.sleep(self.choose.uniform(0.2, self._long_s[1]))
         if self.choose.random() < 0.3:
             node.server.kill()
         node.disk.heal()
-        self.history.note(node.name, "has room again")
+        fault.ended_at = self.history.note(node.name, "has room again")
         if not node.server.running:
             await node.server.start()
 

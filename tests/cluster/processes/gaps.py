@@ -22,6 +22,7 @@ HEARD_S = 1.0  # until nodes that reach each other have heard of a clock that wa
 
 CUT, SILENT = "is cut off", "is not heard"  # kinds of faults
 SPLIT = "is split from the others"
+FULL = "has a full disk"
 CLOCK_SET = "has a clock that is"  # how its kind begins
 TAKEN_FOR_DEAD = "is taken for dead"  # the kind of a fault: a node that was there all the time
 
@@ -117,10 +118,22 @@ def _its_session_moved(history: History, failure: Failure) -> bool:
     sent_s = _seconds(history, message.sent_at)
     return any(
         message.sent_at > after.asked_at
-        and sent_s - _seconds(history, after.accepted_at) < MOVING_S
+        and sent_s < _moved_until_s(history, after)
         and (before.broker != after.broker or _was_away(history, after))
         for before, after in itertools.pairwise(history.connections_of(failure.client))
     )
+
+
+def _moved_until_s(history: History, connection: Connection) -> float:
+    """When an old home has forgotten the session at last: it waits until all nodes know where that is, and
+    one does not hear of it as long as it is killed, or cannot store it.
+    """
+    until_s = _seconds(history, connection.accepted_at) + MOVING_S
+    for fault in history.faults:
+        begun_s, ended_s = _seconds(history, fault.at), _seconds(history, fault.ended_at)
+        if fault.kind in (KILLED, FULL) and begun_s < until_s and fault.ended_at > connection.accepted_at:
+            until_s = max(until_s, ended_s + MOVING_S)
+    return until_s
 
 
 def _it_was_unsubscribed_as_nodes_met(history: History, failure: Failure) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from cluster.processes.gaps import ENDING_S, excuse
+from cluster.processes.gaps import ENDING_S, FULL, MOVING_S, excuse
 from crash.history import Connection, Delivery, History, Interest, Message, Split, judge, judge_returns
 
 ONE, TWO = "broker 1", "broker 2"
@@ -110,6 +110,20 @@ def test_twice_is_excused_to_who_was_on_both_sides(moves: str, kinds: list[str])
     story.meet()
     story.deliver(message)
     assert story.kinds() == kinds
+
+
+@pytest.mark.parametrize("kind", ["nothing", FULL])
+def test_an_old_home_takes_messages_as_long_as_a_node_cannot_hear_of_the_new_one(kind: str) -> None:
+    story = Story()
+    story.meet()
+    story.unsubscribe(story.subscribe())
+    fault = story.history.begin_fault(kind, TWO)
+    story.connect("s", TWO)
+    story.history.started_s -= MOVING_S
+    fault.ended_at = story.history.note(TWO, "has room again")
+    message = story.publish()
+    story.deliver(message)
+    assert story.kinds() == (["stray"] if kind == "nothing" else [])
 
 
 @pytest.mark.parametrize(("later_s", "kinds"), [(0.0, []), (ENDING_S, ["stray"])])
