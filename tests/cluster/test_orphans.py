@@ -50,6 +50,36 @@ class Links:
         """Nobody hears it."""
 
 
+class Searching:
+    """Node two, which hears three, has never heard one, and has been told that there are no copies of it."""
+
+    def __init__(self) -> None:
+        self.one, self.two, self.three = (make_node(index, 3) for index in range(3))
+        self.brought: list[str] = []
+        self.links = Links()
+        links: Any = self.links
+        self.orphans = Orphans(self.two, links, self.brought.append, lambda: False, lambda: False, 0.0)
+        self.orphans.hear_last(1, 0)
+        self._now = FIRST_S + 1.0
+
+    def look(self, seconds: float = LOOK_S + 0.1) -> None:
+        for _ in range(2):
+            self._now += seconds
+            for node, other in ((self.two, self.three), (self.three, self.two)):
+                other.hear(replace(node.beat(self._now, START_NS), wall_ns=START_NS), self._now)
+            self.advance()
+
+    def advance(self) -> None:
+        self.orphans.advance(self._now, pauses=False)
+
+    def hear_record_of(self, client: str) -> None:
+        """By which its session is at home on one."""
+        self.two.receive(self.one.write([begun(client, self.one.stamp())]).encoded)
+
+    def take(self, client: str) -> None:
+        self.two.write([replace(begun(client, self.two.stamp(), 2), begins=False)])
+
+
 @pytest.mark.parametrize("by", ["another node", "its own nats-server"])
 def test_a_dead_node_is_waited_for_until_all_that_it_did_is_known(by: str) -> None:
     """It has taken sessions of which the next in the ring has not heard: that one would find none there, and
@@ -97,32 +127,19 @@ def test_a_dead_node_has_more_sessions_when_records_come_from_another_side() -> 
     """It was settled when those that were known had gone on elsewhere. What is published for the others would
     be acknowledged, and nobody's.
     """
-    one, two, three = (make_node(index, 3) for index in range(3))
-    brought: list[str] = []
-    links: Any = Links()
-    orphans = Orphans(two, links, brought.append, lambda: False, lambda: False, 0.0)
-    orphans.hear_last(1, 0)
-    now = FIRST_S + 1.0
-
-    def look() -> None:
-        nonlocal now
-        for _ in range(2):
-            now += LOOK_S + 0.1
-            for node, other in ((two, three), (three, two)):
-                other.hear(replace(node.beat(now, START_NS), wall_ns=START_NS), now)
-            orphans.advance(now, pauses=False)
-
-    look()
-    assert links.taken == [1]
-    two.receive(one.write([begun("ann", one.stamp())]).encoded)
-    orphans.advance(now, pauses=False)
-    assert (brought, list(orphans.settled), list(orphans.late)) == (["ann"], [], [1])
+    two = Searching()
+    two.look()
+    assert two.links.taken == [1]
+    two.hear_record_of("ann")
+    two.advance()
+    orphans = two.orphans
+    assert (two.brought, list(orphans.settled), list(orphans.late)) == (["ann"], [], [1])
     orphans.hear_took(encode("Q", 1))  # by who does not know of it either
-    look()
-    assert links.taken == [1]
-    two.write([replace(begun("ann", two.stamp(), 2), begins=False)])
-    look()
-    assert links.taken == [1, 1]
+    two.look()
+    assert two.links.taken == [1]
+    two.take("ann")
+    two.look()
+    assert two.links.taken == [1, 1]
     assert not orphans.late
 
 
@@ -264,56 +281,31 @@ def test_a_struck_node_without_sessions_costs_no_look_at_those_of_others(
 
 def test_what_is_heard_of_a_dead_node_after_it_was_searched_is_found() -> None:
     """Also while it is waited for what others know of its sessions: nobody waits for it any more."""
-    one, two, three = (make_node(index, 3) for index in range(3))
-    brought: list[str] = []
-    links: Any = Links()
-    orphans = Orphans(two, links, brought.append, lambda: False, lambda: False, 0.0)
-    orphans.hear_last(1, 0)
-    now = FIRST_S + 1.0
-
-    def look(seconds: float = LOOK_S + 0.1) -> None:
-        nonlocal now
-        for _ in range(2):
-            now += seconds
-            for node, other in ((two, three), (three, two)):
-                other.hear(replace(node.beat(now, START_NS), wall_ns=START_NS), now)
-            orphans.advance(now, pauses=False)
-
-    def hear_of(client: str) -> None:
-        two.receive(one.write([begun(client, one.stamp())]).encoded)
-
-    look()
-    hear_of("ann")
-    orphans.hear_of("ann")
-    assert brought == ["ann"]
-    look(0.0)
-    brought.clear()
-    hear_of("eve")  # and it is not told
-    look(0.0)
-    assert brought == []
-    look()
-    assert set(brought) == {"ann", "eve"}
-    orphans.hear_of("nobody")
-    two.write([replace(begun("ann", two.stamp(), 2), begins=False)])
-    brought.clear()
-    orphans.hear_of("ann")
-    assert brought == []
+    two = Searching()
+    two.look()
+    two.hear_record_of("ann")
+    two.orphans.hear_of("ann")
+    assert two.brought == ["ann"]
+    two.look(0.0)
+    two.brought.clear()
+    two.hear_record_of("eve")  # and it is not told
+    two.look(0.0)
+    assert two.brought == []
+    two.look()
+    assert set(two.brought) == {"ann", "eve"}
+    two.orphans.hear_of("nobody")
+    two.take("ann")
+    two.brought.clear()
+    two.orphans.hear_of("ann")
+    assert two.brought == []
 
 
 def test_it_is_searched_before_this_node_opens_to_others() -> None:
     """As long as sessions are not found of a node for which nobody waits any more."""
-    one, two, three = (make_node(index, 3) for index in range(3))
-    links: Any = Links()
-    orphans = Orphans(two, links, lambda _: None, lambda: False, lambda: False, 0.0)
-    orphans.hear_last(1, 0)
-    now = FIRST_S + 1.0
-    for _ in range(2):
-        now += LOOK_S + 0.1
-        for node, other in ((two, three), (three, two)):
-            other.hear(replace(node.beat(now, START_NS), wall_ns=START_NS), now)
-        orphans.advance(now, pauses=False)
-    two.receive(one.write([begun("ann", one.stamp())]).encoded)
-    orphans.advance(now, pauses=False)
-    assert orphans.is_searching
-    orphans.advance(now, pauses=False)
-    assert not orphans.is_searching
+    two = Searching()
+    two.look()
+    two.hear_record_of("ann")
+    two.advance()
+    assert two.orphans.is_searching
+    two.advance()
+    assert not two.orphans.is_searching

@@ -57,6 +57,15 @@ class Story:
         self.split.ended_at = self.history.note(ONE, "is reached again")
         self.split.met_at = self.history.note("brokers", "have met again")
 
+    def deliver_again(self, moves: str) -> None:
+        """A message comes, and again when they have met. Who `moves` was on the other side meanwhile."""
+        self.subscribe()
+        message = self.publish()
+        self.deliver(message)
+        self.connect(moves, TWO)
+        self.meet()
+        self.deliver(message)
+
     def kinds(self) -> list[str]:
         judge(self.history)
         excuse(self.history)
@@ -103,12 +112,7 @@ def test_who_has_unsubscribed_gets_what_the_other_side_has_sent(broker: str, kin
 @pytest.mark.parametrize(("moves", "kinds"), [("nobody", ["twice"]), ("s", []), ("p", [])])
 def test_twice_is_excused_to_who_was_on_both_sides(moves: str, kinds: list[str]) -> None:
     story = Story()
-    story.subscribe()
-    message = story.publish()
-    story.deliver(message)
-    story.connect(moves, TWO)
-    story.meet()
-    story.deliver(message)
+    story.deliver_again(moves)
     assert story.kinds() == kinds
 
 
@@ -146,12 +150,7 @@ def test_what_is_sent_as_a_session_begins_anew_may_come_to_that(later_s: float, 
 def test_what_comes_again_late_is_excused_to_who_was_on_both_sides(moves: str, kinds: list[str]) -> None:
     """What was in flight on one side comes again when the client stays long enough, maybe after a death."""
     story = Story()
-    story.subscribe()
-    message = story.publish()
-    story.deliver(message)
-    story.connect(moves, TWO)
-    story.meet()
-    story.deliver(message)
+    story.deliver_again(moves)
     judge_returns(story.history, 1, "the death of two")
     assert sorted(story.kinds()) == kinds
 
