@@ -75,6 +75,27 @@ def test_so_many_entries_are_looked_at_in_one_batch(node: Node, monkeypatch: pyt
     assert [each for each, _ in node.rows.queue(ANN)] == stays
 
 
+def test_an_end_is_remembered_as_long_as_the_engine_has_what_has_ended(node: Node) -> None:
+    """What it has added to that, and says late, would be the next session's."""
+    begin(node, "ann")
+    ids, ended = add(node, ANN, 3), node.rows.sessions.get("ann", None)
+    assert ended is not None
+    node.applier.home = {"ann": ended.row.epoch}
+    end(node, "ann")
+    begin(node, "ann")
+    for _ in range(3):
+        node.tidy()
+        node.rows.take_changes()
+    assert node.rows.ends.of("ann")
+    assert left(node, ANN) == ids
+    node.applier.home = {}
+    for _ in range(2):
+        node.tidy()
+        node.rows.take_changes()
+    assert node.rows.ends.of("ann") == []
+    assert left(node, ANN) == []
+
+
 def test_so_many_removals_are_looked_at_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a store: they may be millions."""
     monkeypatch.setattr("tidemq.cluster.stability.REMOVALS_AT_ONCE", 10)

@@ -37,7 +37,7 @@ class Converting:
         self.rows = WrittenRows()
         for each in ("ann", "böb"):
             self.rows.sessions.put(each, None, Session(begun(each, FIRST, 2), Dot(2, 1)))
-        times = itertools.count(START_NS)
+        times = itertools.count(START_NS + 1)
         self.conversion = Conversion(
             self.rows, 1, lambda: Stamp(next(times), 1), lambda _: None, Sharing(1.0)
         )
@@ -140,6 +140,17 @@ def test_nor_does_the_next_session_of_its_client_get_that(converting: Converting
     assert converting.added(row(b"ann", SECOND, message)) == [(ANN, SECOND)]
     assert converting.added(row(7, SECOND, message), row(b"ann", SECOND)) == [(ANN, SECOND)]  # it is both's
     assert converting.added(row(b"ann", SECOND, message), row(7, SECOND)) == [(ANN, SECOND)]
+
+
+def test_nor_where_that_begins_here_in_the_same_batch(converting: Converting) -> None:
+    conversion, message = converting.conversion, make_message("a", b"x")
+    converting.rows.owners.add(ANN, 7)
+    conversion.know(7, ANN, begun("ann", FIRST, 1))
+    conversion.shared.begin("ann", until_it_goes=True)
+    end(converting)
+    put = "put", "session", b"ann", struct.pack(">QIqqIqI", 9, 3600, 0, 0, 0, -1, 0)
+    assert converting.added(row(7, FIRST, message), put, row(9, SECOND, message)) == [(ANN, SECOND)]
+    assert conversion.counts["cluster_rows_without_owner"] == 1
 
 
 def test_whom_two_nodes_name_gets_one(converting: Converting) -> None:

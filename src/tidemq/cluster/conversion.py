@@ -241,8 +241,8 @@ class Conversion:
         gone = self._rows.which_are_removed(owners, [each for each in added if each[0] in owners])
         if over:
             puts = (row for row in described if row[0] == "put" and row[1] == "session")
-            begun = {key.decode() for _, _, key, value in puts if value is not None}
-            nobody = {each for each in added if each[0] in over and self._owners[each[0]].name not in begun}
+            begun = {key for _, _, key, value in puts if value is not None}  # who is named may be one of them
+            nobody = {each for each in added if each[0] in over and each[0] not in begun}
             self.counts["cluster_rows_without_owner"] += sum(each[0] in owners for each in nobody)
             gone |= nobody
         return set(owners), gone

@@ -120,8 +120,10 @@ class Orphans:
         if now - self._looked_at > LOOK_S:
             self._looked_at = now
             for each in self.mine:
-                if each in self._brought and not self._brings():
-                    self._search_again(each)
+                if self._node.rows.count_at(each) and each in self._brought and not self._brings():
+                    # sessions that came too late to be found, or could not be taken
+                    self._waiting.pop(each, None)
+                    self._brought.discard(each)
             if self._leaves():
                 # a session does not leave while its client is owed an answer, which a dead node owes us
                 for each in dead:
@@ -181,23 +183,17 @@ class Orphans:
         for client in found:
             self._bring(client)
 
-    def _search_again(self, dead: int) -> None:
-        """Sessions that came too late to be found are found now, or that could not be taken."""
-        if self._node.rows.count_at(dead):
-            self._waiting.pop(dead, None)
-            self._brought.discard(dead)
-
     def _settle(self, dead: list[int]) -> None:
         """Nobody waits for a dead node any more when the last of its sessions is at home elsewhere, and this
         node knows what its new home wants. Until then what is published waits for the dead one, and is then
         refused.
         """
         for each in dead:
-            if each not in self._told and (each not in self._brought or self._brings()):
-                continue  # there are some, or another node takes them: they need not be looked for
             if self._node.rows.count_at(each):
-                self._search_again(each)
-            elif each in self._told or self._has_told(each):
+                continue  # they are looked for
+            if each not in self._told and (each not in self._brought or self._brings()):
+                continue  # there were some, or another node takes them
+            if each in self._told or self._has_told(each):
                 self._settled.add(each)
                 self._links.taken_over(each)
                 if self._node.rows.struck.get(each, None) is None:

@@ -195,10 +195,15 @@ class Stability:
         """
         rows, owner = self._rows, Owner(SESSION, client)
         ends = rows.ends.of(client)
-        if not all(has_seen(stable, dot) for dot, _ in ends):
+        session = rows.sessions.get(client, None)
+        here = self._applier.home.get(client)
+        # else what the engine still adds to a session that has ended would be the next one's
+        is_over_here = here is None or (session is not None and session.row.epoch == here)
+        now.holds = now.holds or not is_over_here
+        if not is_over_here or not all(has_seen(stable, dot) for dot, _ in ends):
             self._looked.pop(client, None)
             return False
-        none = rows.sessions.get(client, None) is None
+        none = session is None
         after, left = self._looked.pop(client, (NEVER, False))
         dropped: list[Stamp] = []
         for message_id, entry in rows.entries_after(owner, after):

@@ -126,14 +126,19 @@ def _its_session_moved(history: History, failure: Failure) -> bool:
 
 def _moved_until_s(history: History, connection: Connection) -> float:
     """When an old home has forgotten the session at last: it waits until all nodes know where that is, and
-    one does not hear of it as long as it is killed, or cannot store it.
+    one that is killed, or cannot store it, before it can have heard of it, hears of it only afterwards.
     """
-    until_s = _seconds(history, connection.accepted_at) + MOVING_S
+    known_s = _seconds(history, connection.accepted_at) + MOVING_S
+    knows_s: dict[str, float] = {}
     for fault in history.faults:
-        begun_s, ended_s = _seconds(history, fault.at), _seconds(history, fault.ended_at)
-        if fault.kind in (KILLED, FULL) and begun_s < until_s and fault.ended_at > connection.accepted_at:
-            until_s = max(until_s, ended_s + MOVING_S)
-    return until_s
+        begun_s, node_knows_s = _seconds(history, fault.at), knows_s.get(fault.broker, known_s)
+        if (
+            fault.kind in (KILLED, FULL)
+            and begun_s < node_knows_s
+            and fault.ended_at > connection.accepted_at
+        ):
+            knows_s[fault.broker] = max(node_knows_s, _seconds(history, fault.ended_at) + MOVING_S)
+    return max(knows_s.values(), default=known_s)
 
 
 def _it_was_unsubscribed_as_nodes_met(history: History, failure: Failure) -> bool:

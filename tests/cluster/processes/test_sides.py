@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import pytest
 from cluster.processes.gaps import ENDING_S, FULL, MOVING_S, excuse
-from crash.history import Connection, Delivery, History, Interest, Message, Split, judge, judge_returns
+from crash.history import (
+    KILLED,
+    Connection,
+    Delivery,
+    History,
+    Interest,
+    Message,
+    Split,
+    judge,
+    judge_returns,
+)
 
 ONE, TWO = "broker 1", "broker 2"
 
@@ -128,6 +138,23 @@ def test_an_old_home_takes_messages_as_long_as_a_node_cannot_hear_of_the_new_one
     message = story.publish()
     story.deliver(message)
     assert story.kinds() == (["stray"] if kind == "nothing" else [])
+
+
+@pytest.mark.parametrize(("broker", "kinds"), [(TWO, []), (ONE, ["stray"])])
+def test_it_takes_none_for_a_node_that_has_heard_before_it_is_killed(broker: str, kinds: list[str]) -> None:
+    story = Story()
+    story.meet()
+    story.unsubscribe(story.subscribe())
+    full = story.history.begin_fault(FULL, TWO)
+    story.connect("s", TWO)
+    story.history.started_s -= MOVING_S
+    full.ended_at = story.history.note(TWO, "has room again")
+    killed = story.history.begin_fault(KILLED, broker)
+    story.history.started_s -= MOVING_S
+    killed.ended_at = story.history.note(broker, "is there again")
+    message = story.publish()
+    story.deliver(message)
+    assert story.kinds() == kinds
 
 
 @pytest.mark.parametrize(("later_s", "kinds"), [(0.0, []), (ENDING_S, ["stray"])])
