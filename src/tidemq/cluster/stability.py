@@ -197,10 +197,11 @@ class Stability:
         ends = rows.ends.of(client)
         session = rows.sessions.get(client, None)
         here = self._applier.home.get(client)
-        # else what the engine still adds to a session that has ended would be the next one's
-        is_over_here = here is None or (session is not None and session.row.epoch == here)
-        now.holds = now.holds or not is_over_here
-        if not is_over_here or not all(has_seen(stable, dot) for dot, _ in ends):
+        is_known = all(has_seen(stable, dot) for dot, _ in ends)
+        # what the engine still adds to a session that has ended would be the next one's
+        is_needed = here is not None and (session is None or session.row.epoch != here)
+        if not is_known or is_needed:
+            now.holds = now.holds or is_known
             self._looked.pop(client, None)
             return False
         none = session is None
