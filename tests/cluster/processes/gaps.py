@@ -210,15 +210,18 @@ def _it_was_on_both_sides(history: History, failure: Failure) -> bool:
 
 def _it_had_subscribed_on_the_other_side(history: History, failure: Failure) -> bool:
     """Whether the client had a subscription for it until, in a split, it ended that session on one side only,
-    or a side that did not know the session gave it a new one; and has ended neither since they met.
+    or a side that did not know the session gave it a new one; and has ended neither since they met, or only
+    in another split, on one side.
     """
     message, client = failure.message, failure.client
     if message is None:
         return False
     fitting = [each for each in history.interests if each.subscriber == client and each.wants(message)]
-    for split in history.crossed_by(client):
-        since = [each for each in history.connections_of(client) if each.accepted_at > split.met_at]
-        if any(each.clean and each.asked_at < message.sent_at for each in since):
+    crossed = history.crossed_by(client)
+    ends = [each for each in history.connections_of(client) if each.clean and each.asked_at < message.sent_at]
+    ends = [each for each in ends if not any(split.spans(each.accepted_at) for split in crossed)]
+    for split in crossed:
+        if any(each.accepted_at > split.met_at for each in ends):
             continue
         for interest in fitting:
             lost_it = interest.asked_at < split.met_at and split.spans(interest.discarded_at)

@@ -213,12 +213,13 @@ def test_what_was_sent_when_they_had_met_comes_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("then", "kinds"), [("nothing", []), ("unsubscribes", ["stray"]), ("ends", ["stray"])]
+    ("then", "kinds"),
+    [("nothing", []), ("unsubscribes", ["stray"]), ("ends", ["stray"]), ("ends on one side", [])],
 )
 def test_a_subscription_of_a_session_that_the_other_side_did_not_know_stands(
     then: str, kinds: list[str]
 ) -> None:
-    """Until the client unsubscribes, or ends its session, when the nodes have met."""
+    """Until the client unsubscribes, or ends its session, when the nodes have met, and all know of it."""
     story = Story(TWO)
     lost = story.subscribe()
     story.connect("s", TWO)
@@ -226,10 +227,16 @@ def test_a_subscription_of_a_session_that_the_other_side_did_not_know_stands(
     story.meet()
     if then == "unsubscribes":
         story.unsubscribe(story.subscribe())
-    if then == "ends":
+    if then.startswith("ends"):
+        again = then == "ends on one side"
+        if again:
+            story.split = Split(frozenset({ONE}), story.history.note(ONE, "is split from the others"))
+            story.history.splits.append(story.split)
         story.connect("s", TWO)
         story.history.connections[-1] = replace(story.history.connections[-1], clean=True)
-        story.connect("s", TWO)
+        story.connect("s", ONE if again else TWO)
+        if again:
+            story.meet()
     story.history.started_s -= 60.0  # so much later
     story.deliver(story.publish())
     assert story.kinds() == kinds
