@@ -195,18 +195,28 @@ def test_that_all_is_sent_that_was_retained_is_no_subscribe(converting: Converti
 
 
 def test_what_expires_is_cleared_with_its_own_time(converting: Converting) -> None:
-    """What another node has retained since then stays. Who clears what is retained means all until now."""
-    (expired,) = converting.convert(("retain", b"t", None, id_bytes(SECOND)))
-    assert expired == ops.Clear("t", SECOND)
-    (cleared,) = converting.convert(("retain", b"t", None, None))
+    """What another node has retained since then stays."""
+    converting.rows.retained.put("t", None, Retained(SECOND, Dot(2, 1), b"newer"))
+    assert converting.convert(("retain", b"t", None, id_bytes(FIRST), False)) == [ops.Clear("t", FIRST)]
+
+
+def test_who_clears_what_is_retained_means_all_that_is_known_and_nothing_later(
+    converting: Converting,
+) -> None:
+    """The engine may have retained something again by now; or not have heard how late it is elsewhere."""
+    converting.rows.retained.put("t", None, Retained(FIRST, Dot(2, 1), b"older"))
+    assert converting.convert(("retain", b"t", None, id_bytes(SECOND), True)) == [ops.Clear("t", SECOND)]
+    ahead = Stamp(START_NS + 1_000, 2)
+    converting.rows.retained.put("t", None, Retained(ahead, Dot(2, 2), b"from elsewhere"))
+    (cleared,) = converting.convert(("retain", b"t", None, id_bytes(SECOND), True))
     assert isinstance(cleared, ops.Clear)
-    assert cleared.id != SECOND
+    assert cleared.id not in (SECOND, ahead)
 
 
 def test_what_was_cleared_since_its_message_came_is_not_retained(converting: Converting) -> None:
     """A node that has forgotten the removal would have it, and others not."""
     converting.rows.retained.put("t", None, Retained(SECOND, Dot(2, 1), None))
-    assert converting.convert(("retain", b"t", id_bytes(FIRST) + b"older", None)) == []
+    assert converting.convert(("retain", b"t", id_bytes(FIRST) + b"older", id_bytes(FIRST), False)) == []
     later = Stamp(SECOND.clock + 1, 1)
-    retained = converting.convert(("retain", b"t", id_bytes(later) + b"newer", None))
+    retained = converting.convert(("retain", b"t", id_bytes(later) + b"newer", id_bytes(later), False))
     assert retained == [ops.Retain("t", later, b"newer")]

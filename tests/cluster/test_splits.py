@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from cluster.test_keeping import Nodes, client, publish_all, receive
+from cluster.test_retained import retain
 from conformance.kit import Client, connected, kept
 from conformance.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, acknowledge
 from waiting import until
 
-from tidemq.client import Properties
 from tidemq.cluster import departures
 from tidemq.cluster.operations import Stamp
 from tidemq.store.rows import BACKLOG
@@ -422,11 +422,6 @@ async def test_what_was_unsubscribed_where_nobody_knew_of_it_is_gone(nodes: Node
         assert filters == ["a/#"]
 
 
-async def retain(nodes: Nodes, name: str, payload: bytes, **properties: Any) -> None:
-    async with client(nodes.brokers[name], "bob") as bob:
-        await bob.publish("a/1", payload, qos=1, retain=True, properties=Properties(**properties))
-
-
 async def test_what_was_unsubscribed_does_not_come_back_as_the_other_side_sends_what_is_retained(
     nodes: Nodes,
 ) -> None:
@@ -454,23 +449,6 @@ async def test_what_was_unsubscribed_does_not_come_back_as_the_other_side_sends_
     await until(lambda: nodes.agree("one", "two"))
     for name in ("one", "two"):
         assert nodes.ask(name, lambda keeper: keeper.rows.filters("ann")) == []
-
-
-async def test_what_expires_on_one_side_does_not_take_with_it_what_is_retained_on_the_other(
-    nodes: Nodes,
-) -> None:
-    await nodes.meet("one", "two", suspect_s=SUSPECT_S)
-    one = nodes.keepers["one"].node.incarnation
-    await retain(nodes, "one", b"expires", message_expiry_s=3)
-    await until(lambda: nodes.agree("one", "two"))
-    nodes.links.cut.add(one)
-    await retain(nodes, "two", b"stays")
-    await until(lambda: nodes.count("one", "retained") == 0, "it has expired")
-    nodes.links.cut.clear()
-    await until(lambda: nodes.agree("one", "two"))
-    for name in ("one", "two"):
-        retained = nodes.ask(name, lambda keeper: keeper.rows.retained.get("a/1", None))
-        assert retained.message.endswith(b"stays")
 
 
 async def test_what_its_client_does_afterwards_counts_more(nodes: Nodes) -> None:

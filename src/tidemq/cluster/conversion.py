@@ -384,19 +384,20 @@ class Conversion:
 
     # --- everything else ---------------------------------------------------------------------------
 
-    def _retain(self, topic: bytes, value: bytes | None, key: bytes | None) -> Iterator[Operation]:
-        """What has gone by itself, as it expired, goes with its own time: what another node has retained in
-        its place stays. What was changed elsewhere since its message came is not for a record: nodes may have
-        forgotten by then what cleared it.
+    def _retain(self, topic: bytes, value: bytes | None, key: bytes, asked: bool) -> Iterator[Operation]:
+        """Each change has the time of its message, for the engine may have retained a later one by now. What
+        has gone by itself, as it expired, goes with its own: what another node has retained in its place
+        stays. Who asks for nothing any more means what is known here, too. What was changed elsewhere since
+        its message came is not for a record: nodes may have forgotten by then what cleared it.
         """
+        name, message_id = topic.decode(), as_stamp(key if value is None else value[:16])
+        self._heard(message_id.clock)  # what is later than that here is so for all, wherever its id is from
+        before = self._rows.retained.get(name, None)
+        is_newest = before is None or before.id < message_id
         if value is None:
-            yield ops.Clear(topic.decode(), self._stamp() if key is None else as_stamp(key))
-        else:
-            message_id = as_stamp(value[:16])
-            self._heard(message_id.clock)  # what clears it is later, also where the engine's ids are ahead
-            before = self._rows.retained.get(topic.decode(), None)
-            if before is None or before.id < message_id:
-                yield ops.Retain(topic.decode(), message_id, value[16:])
+            yield ops.Clear(name, message_id if is_newest or not asked else self._stamp())
+        elif is_newest:
+            yield ops.Retain(name, message_id, value[16:])
 
     def _put(self, family: str, key: bytes, value: bytes | None) -> Iterator[Operation]:
         return self._puts[family](key, value)

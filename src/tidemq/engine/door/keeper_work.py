@@ -417,14 +417,14 @@ def _describe_added(common, record, again):
 
 def _describe_record(common, record, described):
     """Any other: "send", "return", "release" or "remove" with queue, message id and place; "retain" with
-    topic, value and the message id alone; "serve" with key and value of a subscription; "put" with family,
-    key and value. A value is None where the row goes. The id is None where a client wants nothing retained
-    any more; without a value and with an id that message has gone by itself.
+    topic, value, message id alone and whether it is a client's that wants nothing retained any more, which
+    else has gone by itself where there is no value; "serve" with key and value of a subscription; "put" with
+    family, key and value. A value is None where the row goes.
     """
     if record.kind == RECORD_RETAIN:
         _, topic, value = _retained_write(common, record.message)
         asked: cython.bint = record.message.payload_size == 0
-        described.append(("retain", topic, value, None if asked else _id_bytes(cython.address(record.id))))
+        described.append(("retain", topic, value, _id_bytes(cython.address(record.id)), bool(asked)))
     elif record.kind == RECORD_PUT and record.served:
         described.append(("serve", _text(record.key), _text(record.value)))
     elif record.kind == RECORD_PUT:
