@@ -28,8 +28,7 @@ class Story:
 
     def __init__(self, broker: str = ONE) -> None:
         self.history = History()
-        self.split = Split(frozenset({ONE}), self.history.note(ONE, "is split from the others"))
-        self.history.splits.append(self.split)
+        self.part()
         self.connect("s", ONE)
         self.connect("p", broker)
 
@@ -62,6 +61,10 @@ class Story:
     def deliver(self, message: Message) -> None:
         at = self.history.note("s", "got PUBLISH", message)
         self.history.deliveries.append(Delivery("s", message, 2, at))
+
+    def part(self) -> None:
+        self.split = Split(frozenset({ONE}), self.history.note(ONE, "is split from the others"))
+        self.history.splits.append(self.split)
 
     def meet(self) -> None:
         self.split.ended_at = self.history.note(ONE, "is reached again")
@@ -104,7 +107,7 @@ def test_what_was_subscribed_before_is_known_to_both_sides() -> None:
     story = Story(TWO)
     story.history.splits.clear()
     story.subscribe()
-    story.history.splits.append(Split(frozenset({ONE}), story.history.note(ONE, "is split")))
+    story.part()
     story.publish()
     assert story.kinds() == ["lost"]
 
@@ -194,7 +197,7 @@ def test_twice_is_excused_where_it_was_under_way_to_somebody_on_the_other_side(
     story.history.interests.append(Interest("t", "t", 2, asked_at=story.history.note("t", "asks")))
     message = story.publish()
     story.deliver(message)
-    story.history.splits.append(Split(frozenset({ONE}), story.history.note(ONE, "is split from the others")))
+    story.part()
     story.connect("p", ONE)
     message.acknowledged_at = story.history.note("p", "PUBREC", message)
     story.deliver(message)
@@ -230,8 +233,7 @@ def test_a_subscription_of_a_session_that_the_other_side_did_not_know_stands(
     if then.startswith("ends"):
         again = then == "ends on one side"
         if again:
-            story.split = Split(frozenset({ONE}), story.history.note(ONE, "is split from the others"))
-            story.history.splits.append(story.split)
+            story.part()
         story.connect("s", TWO)
         story.history.connections[-1] = replace(story.history.connections[-1], clean=True)
         story.connect("s", ONE if again else TWO)
@@ -260,8 +262,7 @@ def test_the_other_side_hears_of_an_end_when_they_meet(accepted: str, kinds: lis
     asked_at = story.history.note("s", "CONNECT")
     if accepted == "before":
         story.history.note("s", "CONNACK")
-    story.split = Split(frozenset({ONE}), story.history.note(ONE, "is split"))
-    story.history.splits.append(story.split)
+    story.part()
     accepted_at = asked_at + 1 if accepted == "before" else story.history.note("s", "CONNACK")
     story.history.connections[0].ended_at = asked_at
     story.history.connections.append(Connection("s", ONE, True, False, asked_at, accepted_at))
